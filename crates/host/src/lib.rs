@@ -1,1 +1,4 @@
 //! Ferry: host.
+
+pub mod process;
+pub mod sysctl;
