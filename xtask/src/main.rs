@@ -1,1 +1,65 @@
-fn main() {}
+//! The one door for tooling: `cargo xtask <command>`.
+//!
+//! Everything a person or the CI does with this repository beyond plain cargo is a command here. Commands
+//! may run cargo, Debian's tools and the built `ferry`; none of them changes a file of the tree except `bless`.
+
+mod bless;
+mod check;
+mod fuzz;
+mod lab;
+mod licences;
+mod packages;
+mod shell;
+mod test;
+mod vm;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    about = "Tooling of Ferry",
+    disable_help_subcommand = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Formatting, clippy with warnings as errors, licences of all dependencies
+    Check,
+    /// Install what is missing, build, and run every test: unit, golden, netns, api, fuzz (short), vm
+    Test(test::Args),
+    /// The packet table only: real packets between namespaces, every mode this kernel has
+    Netns(test::NetnsArgs),
+    /// Tests that need a kernel with IPVS, in a virtual machine
+    Vm(vm::Args),
+    /// Rewrite the golden files from what the code does now; read the diff before you commit it
+    Bless,
+    /// Pieces of the test lab, to play with
+    #[command(subcommand)]
+    Lab(lab::Command),
+    /// Run the fuzz targets for a while
+    Fuzz(fuzz::Args),
+    /// What the CI runs: check, then test
+    Ci,
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().command {
+        Command::Check => check::run(),
+        Command::Test(args) => test::run(&args),
+        Command::Netns(args) => test::netns(&args),
+        Command::Vm(args) => vm::run(&args),
+        Command::Bless => bless::run(),
+        Command::Lab(command) => lab::run(&command),
+        Command::Fuzz(args) => fuzz::run(&args),
+        Command::Ci => {
+            check::run()?;
+            test::run(&test::Args::default())
+        }
+    }
+}
