@@ -1,0 +1,118 @@
+//! The command line: what was typed becomes a [`Command`].
+//! It touches nothing but the standard streams.
+//! What always holds: kube-proxy's own command line is accepted unchanged and is the daemon.
+
+mod dispatch;
+
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+pub use dispatch::dispatch;
+
+use crate::config::Settings;
+
+/// What the daemon is to do. Everything else was dealt with before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Serve until told to stop.
+    Run,
+    /// The privileged part of the set-up, then exit.
+    InitOnly,
+    /// Remove every rule of every mode, then exit.
+    Cleanup,
+}
+
+/// How a command prints its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    Text,
+    Json,
+}
+
+/// A transport protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+/// Whose decisions `plan` and `trace` show.
+#[derive(Debug)]
+pub enum Origin {
+    /// Those of the running daemon, asked over its status socket.
+    Running(PathBuf),
+    /// Those of a daemon that would be started with these settings.
+    Objects(Box<Settings>),
+}
+
+/// `ferry plan`
+#[derive(Debug)]
+pub struct Plan {
+    pub origin: Origin,
+    pub output: Output,
+}
+
+/// `ferry trace`
+#[derive(Debug)]
+pub struct Trace {
+    pub origin: Origin,
+    pub from: IpAddr,
+    pub to: SocketAddr,
+    pub protocol: Protocol,
+    pub output: Output,
+}
+
+/// `ferry status`
+#[derive(Debug)]
+pub struct Status {
+    pub socket: PathBuf,
+    pub output: Output,
+}
+
+/// `ferry demo`
+#[derive(Debug)]
+pub struct Demo {
+    /// Leave the namespaces and the proxy running.
+    pub keep: bool,
+}
+
+/// One invocation of the program.
+#[derive(Debug)]
+pub enum Command {
+    Daemon(Box<Settings>, Action),
+    Plan(Plan),
+    Trace(Trace),
+    Status(Status),
+    Demo(Demo),
+}
+
+/// Why there is nothing to run: a text to print and the exit status.
+#[derive(Debug)]
+pub struct Stop {
+    stdout: String,
+    stderr: String,
+    status: u8,
+}
+
+impl Stop {
+    /// Prints the text and returns the exit status.
+    pub fn report(&self) -> ExitCode {
+        use std::io::Write as _;
+        let _ = std::io::stdout().write_all(self.stdout.as_bytes());
+        let _ = std::io::stderr().write_all(self.stderr.as_bytes());
+        ExitCode::from(self.status)
+    }
+}
+
+/// Reads a command line, the program's name first.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Stop> {
+    let count = args.into_iter().count();
+    Err(Stop {
+        stdout: String::new(),
+        stderr: format!("Error: {count} arguments not understood\n"),
+        status: 1,
+    })
+}

@@ -1,0 +1,21 @@
+//! The application: reads the command line and the configuration, wires sources, model and backends together.
+//! It may touch everything; it decides nothing about forwarding.
+//! What always holds: configuration is checked whole before anything else happens.
+
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod daemon;
+pub mod gates;
+pub mod logging;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Runs one invocation of the program, whatever it asks for, and returns its exit status.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match cli::parse(args) {
+        Ok(command) => cli::dispatch(command),
+        Err(stop) => stop.report(),
+    }
+}
