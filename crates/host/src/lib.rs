@@ -1,4 +1,5 @@
 //! Ferry: host.
 
+pub mod netlink;
 pub mod process;
 pub mod sysctl;
