@@ -1,0 +1,237 @@
+//! One run of the guest: start it, carry its output, keep its time, return the command's exit code.
+//!
+//! Two engines. QEMU emulates (TCG): slower, but a whole stock kernel with nf_tables, SCTP and BTF, so every backend's
+//! tests run there; it is the default. user-mode-linux is two to three times quicker, and has IPVS but no nf_tables.
+//! KVM is never probed for: where it exists without really working, a guest hangs.
+
+use super::guest;
+use super::packages::{Emulator, Kernel};
+use anyhow::{Context, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The exit codes of a run that never got a result from the command, as `timeout` and containers use them.
+pub(super) const OUT_OF_TIME: u8 = 124;
+pub(super) const NO_RESULT: u8 = 125;
+
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub kernel: Kernel,
+    /// None: the kernel is itself a program (user-mode-linux).
+    pub emulator: Option<Emulator>,
+    pub memory: u32,
+    pub timeout: Duration,
+    pub verbose: bool,
+}
+
+/// Run a command in the guest with `work` shared read-write at its own path.
+pub(super) fn run(machine: &Machine, work: &Path, command: &[String]) -> Result<u8> {
+    let control = tempfile::tempdir()?;
+    let control = control.path();
+    fs::write(control.join("vars"), guest::vars(work, &machine.kernel))?;
+    fs::write(
+        control.join("run"),
+        guest::script(command, |name| std::env::var(name).ok()),
+    )?;
+    let console = control.join("console");
+    for fifo in ["out", "err"] {
+        let made = Command::new("mkfifo").arg(control.join(fifo)).status()?;
+        anyhow::ensure!(made.success(), "mkfifo failed");
+    }
+    let status = thread::scope(|scope| -> Result<Option<ExitStatus>> {
+        let out = carry(scope, &control.join("out"), io::stdout())?;
+        let err = carry(scope, &control.join("err"), io::stderr())?;
+        let child = start(machine, work, control, &console)?;
+        let status = wait(child, machine.timeout);
+        drop((out, err));
+        status
+    })?;
+    if let Some(code) = fs::read_to_string(control.join("rc"))
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+    {
+        return Ok(code);
+    }
+    let (code, why) = match status {
+        None => (
+            OUT_OF_TIME,
+            format!("the guest was stopped after {} s", machine.timeout.as_secs()),
+        ),
+        Some(status) => (NO_RESULT, format!("the guest ended without a result ({status})")),
+    };
+    let log = fs::read(&console).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let tail: Vec<&str> = log.lines().rev().take(40).collect();
+    for line in tail.iter().rev() {
+        eprintln!("vm: console: {line}");
+    }
+    eprintln!("vm: {why}");
+    Ok(code)
+}
+
+/// Copy a FIFO to a stream until the returned handle and every other writer are gone.
+fn carry<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    fifo: &Path,
+    mut to: impl Write + Send + 'static,
+) -> Result<File> {
+    let path = fifo.to_owned();
+    scope.spawn(move || -> io::Result<()> {
+        let (mut from, mut buffer) = (File::open(path)?, [0; 64 * 1024]);
+        loop {
+            match from.read(&mut buffer)? {
+                0 => return Ok(()),
+                n => {
+                    to.write_all(&buffer[..n])?;
+                    to.flush()?;
+                }
+            }
+        }
+    });
+    OpenOptions::new()
+        .write(true)
+        .open(fifo)
+        .with_context(|| format!("open {}", fifo.display()))
+}
+
+fn start(machine: &Machine, work: &Path, control: &Path, console: &Path) -> Result<Child> {
+    let mut command = match &machine.emulator {
+        Some(emulator) => qemu(machine, emulator, work, control, console),
+        None => user_mode(machine, control),
+    };
+    let log = || -> Result<Stdio> {
+        Ok(if machine.verbose {
+            Stdio::inherit()
+        } else {
+            File::options().create(true).append(true).open(console)?.into()
+        })
+    };
+    command.stdin(Stdio::null()).stdout(log()?).stderr(log()?);
+    command.spawn().with_context(|| format!("start {command:?}"))
+}
+
+fn qemu(machine: &Machine, emulator: &Emulator, work: &Path, control: &Path, console: &Path) -> Command {
+    let mut command = match emulator {
+        Emulator::Installed(path) => Command::new(path),
+        Emulator::Unpacked(root) => {
+            let mut command = Command::new(root.join("usr/bin/qemu-system-x86_64"));
+            let lib = |dir: &str| {
+                root.join(dir)
+                    .join("x86_64-linux-gnu")
+                    .to_string_lossy()
+                    .into_owned()
+            };
+            command.env("LD_LIBRARY_PATH", format!("{}:{}", lib("usr/lib"), lib("lib")));
+            command
+                .arg("-L")
+                .arg(root.join("usr/share/qemu"))
+                .arg("-L")
+                .arg(root.join("usr/share/seabios"));
+            command
+        }
+    };
+    let share = |tag: &str, path: &Path| {
+        let path = path.to_string_lossy().replace(',', ",,");
+        format!("local,id={tag},mount_tag={tag},path={path},security_model=none,multidevs=remap")
+    };
+    let port = |name: &str| {
+        format!(
+            "file,id={name},path={}",
+            control.join(name).to_string_lossy().replace(',', ",,")
+        )
+    };
+    let console = console.to_string_lossy();
+    let serial = if machine.verbose {
+        "file:/dev/stderr".to_owned()
+    } else {
+        format!("file:{console}")
+    };
+    command
+        .args([
+            "-accel",
+            "tcg,thread=multi",
+            "-cpu",
+            "max",
+            "-smp",
+            "1",
+            "-m",
+            &machine.memory.to_string(),
+        ])
+        .args(["-nodefaults", "-display", "none", "-nic", "none", "-no-reboot"])
+        .arg("-kernel")
+        .arg(machine.kernel.dir.join("kernel"))
+        .arg("-initrd")
+        .arg(machine.kernel.dir.join("initrd"))
+        .args([
+            "-append",
+            "console=ttyS0 quiet panic=-1 mitigations=off nokaslr",
+            "-serial",
+            &serial,
+        ])
+        .args([
+            "-virtfs",
+            &format!("{},readonly=on", share("host", Path::new("/"))),
+        ])
+        .args(["-virtfs", &share("ctl", control), "-virtfs", &share("work", work)])
+        .args([
+            "-device",
+            "virtio-serial",
+            "-chardev",
+            &port("out"),
+            "-chardev",
+            &port("err"),
+        ])
+        .args([
+            "-device",
+            "virtserialport,nr=1,chardev=out",
+            "-device",
+            "virtserialport,nr=2,chardev=err",
+        ]);
+    command
+}
+
+/// The user-mode kernel takes its serial lines as inherited descriptors, which a shell opens for it.
+fn user_mode(machine: &Machine, control: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args([
+            "-c",
+            "ctl=$1; shift; exec \"$@\" 3>\"$ctl/out\" 4>\"$ctl/err\"",
+            "sh",
+        ])
+        .arg(control)
+        .arg(machine.kernel.dir.join("kernel"))
+        .arg(format!("mem={}M", machine.memory))
+        .arg(format!("initrd={}", machine.kernel.dir.join("initrd").display()))
+        .arg(format!("VM_CTL={}", control.display()))
+        .arg(format!("uml_dir={}/", control.display()))
+        .args([
+            "quiet",
+            "con=null",
+            "con0=null,fd:1",
+            "ssl=null",
+            "ssl0=null,fd:3",
+            "ssl1=null,fd:4",
+        ]);
+    command
+}
+
+/// Wait for the guest; None when its time ran out and it was killed.
+fn wait(mut child: Child, timeout: Duration) -> Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}

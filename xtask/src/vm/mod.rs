@@ -1,0 +1,90 @@
+//! The VM tier: what the machine's own kernel cannot show is tested under a stock Debian kernel.
+//!
+//! May touch: the cache directory, a temporary directory, apt's download command. Needs neither root nor /dev/kvm.
+//! Always holds: the command in the guest sees the host's files read-only under a RAM overlay (the workspace read-write),
+//! an empty network, and its exit code is ours; a guest that dies or runs out of time is a failure, never a pass.
+
+mod engine;
+mod guest;
+mod packages;
+mod tier;
+
+use anyhow::{Result, ensure};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The package whose kernel runs as a process on the host instead of under QEMU.
+const USER_MODE: &str = "user-mode-linux";
+const DEFAULT_KERNEL: &str = "linux-image-amd64";
+
+/// Run a command, or the whole VM tier, under a Debian kernel that has IPVS.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Debian package of the kernel: a linux-image (meta-)package for QEMU, or user-mode-linux.
+    #[arg(long, default_value = DEFAULT_KERNEL)]
+    kernel: String,
+    /// Where the kernel, the emulator and the initramfs are kept between runs.
+    #[arg(long)]
+    cache: Option<PathBuf>,
+    /// Guest memory in megabytes.
+    #[arg(long, default_value_t = 1536)]
+    memory: u32,
+    /// Seconds until the guest is stopped and the run has failed.
+    #[arg(long, default_value_t = 600)]
+    timeout: u64,
+    /// Show the guest's console as it comes.
+    #[arg(short, long)]
+    verbose: bool,
+    /// Only tests whose name contains this (for the tier).
+    #[arg(long)]
+    filter: Option<String>,
+    /// The command to run in the guest, after `--`; without one the tier's tests are run.
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+impl Default for Args {
+    fn default() -> Self {
+        Self {
+            kernel: DEFAULT_KERNEL.to_owned(),
+            cache: None,
+            memory: 1536,
+            timeout: 600,
+            verbose: false,
+            filter: None,
+            command: Vec::new(),
+        }
+    }
+}
+
+/// The door: one command in the guest (its exit code becomes ours), or the tier.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let machine = machine(args)?;
+    if args.command.is_empty() {
+        let code = tier::run(&machine, args.filter.as_deref())?;
+        ensure!(code == 0, "the VM tier failed");
+        return Ok(());
+    }
+    match engine::run(&machine, &std::env::current_dir()?, &args.command)? {
+        0 => Ok(()),
+        code => std::process::exit(code.into()),
+    }
+}
+
+fn machine(args: &Args) -> Result<engine::Machine> {
+    let cache = match &args.cache {
+        Some(path) => std::path::absolute(path)?,
+        None => packages::default_cache()?,
+    };
+    let kernel = packages::kernel(&cache, &args.kernel)?;
+    let emulator = (args.kernel != USER_MODE)
+        .then(|| packages::emulator(&cache))
+        .transpose()?;
+    Ok(engine::Machine {
+        kernel,
+        emulator,
+        memory: args.memory,
+        timeout: Duration::from_secs(args.timeout),
+        verbose: args.verbose,
+    })
+}
