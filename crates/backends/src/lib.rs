@@ -1,1 +1,99 @@
-//! Ferry: backends.
+//! Plans into kernels: one room per mode, each behind the same door.
+//!
+//! A backend renders a plan into what its kernel should hold, compares that with what it knows or observes, and
+//! writes the difference. It decides nothing about services: that is in the plan.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_model::{Family, Plan, PortName};
+
+/// A mode's way into the kernel. Owned by one plain thread.
+pub trait Backend: Send {
+    /// Makes the kernel do what the plan says for a family. After a failure the next call finds out for itself what
+    /// is there, so there is nothing to repair in between.
+    fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error>;
+
+    /// Removes everything that this backend, or kube-proxy in this mode, ever wrote.
+    fn cleanup(&mut self) -> Result<(), Error>;
+
+    /// When `apply` wants to be called again although nothing changed: connections drain, or a check is due.
+    fn next_due(&self) -> Option<Duration> {
+        None
+    }
+
+    /// What flowed so far, where the mode counts it.
+    fn traffic(&mut self) -> Result<Vec<Traffic>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// Lines for people: where traffic gets in if that is not obvious, what is draining, and the like.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Wakes the loop: something else changed what we wrote, or a backend has work to do.
+pub type Alarm = Arc<dyn Fn() + Send + Sync>;
+
+/// What a successful `apply` did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Everything was looked at, not only what changed.
+    pub full: bool,
+    pub added: usize,
+    pub removed: usize,
+    /// What others had changed or removed and is right again.
+    pub repaired: Vec<Repair>,
+    /// Rules by table, where the mode has such.
+    pub tables: Vec<TableRules>,
+    /// What could not be done and is not worth failing for.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repair {
+    pub what: String,
+    /// The process that did it, where the kernel tells.
+    pub by: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableRules {
+    pub table: &'static str,
+    pub total: usize,
+    pub written: usize,
+}
+
+/// What flowed through a service port, in all or to one endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    pub family: Family,
+    pub port: PortName,
+    pub endpoint: Option<std::net::SocketAddr>,
+    pub connections: u64,
+    /// Towards the endpoint and back; `None` where the mode counts connections only.
+    pub bytes: Option<(u64, u64)>,
+}
+
+/// Why a backend could not do its work.
+#[derive(Debug, thiserror::Error)]
+#[error("{attempt}: {reason}")]
+pub struct Error {
+    /// What was tried: `write 3 elements of map service-ips`.
+    pub attempt: String,
+    pub reason: String,
+    /// Where the failure lay, for the metrics that tell one from another.
+    pub kind: ErrorKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The kernel or its tool is not there or lacks something: trying again will not help before someone acts.
+    Unsupported,
+    /// iptables-restore failed.
+    Restore,
+    /// The nf_tables transaction failed.
+    Transaction,
+    Other,
+}

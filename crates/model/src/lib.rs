@@ -1,1 +1,26 @@
-//! Ferry: model.
+//! What should happen to a packet, decided once and for every backend.
+//!
+//! Facts about Services, EndpointSlices and the node go in, a [`Plan`] comes out, and [`trace`] says what the plan
+//! means for one packet. Everything here is a pure function of values: no IO, clock, logging or Kubernetes types.
+
+mod facts;
+mod names;
+mod options;
+mod plan;
+mod snapshot;
+mod stale;
+mod trace;
+
+pub use facts::{
+    EndpointSlice, Host, Node, Service, ServiceOptions, ServicePort, ServiceType, Skipped, SliceEndpoint,
+    SlicePort, TrafficPolicy,
+};
+pub use names::{Family, PerFamily, PortName, Protocol, ServiceName, SliceName};
+pub use options::{DetectLocal, LocalhostNodePorts, NodePortAddress, PlanOptions, Policy};
+pub use plan::{
+    Changed, Detector, Endpoint, External, FamilyTally, FrontendKey, HealthCheck, NodeFamily, NodePlan,
+    NodePorts, Plan, Planner, PortPlan, Replaced, Revision, Scope, ServicePlan, Tally, Update, Verdict,
+};
+pub use snapshot::{Affected, Event, Snapshot};
+pub use stale::{StaleFlows, UdpFlow, UdpFrontends, Which, stale_flows};
+pub use trace::{Fate, Origin, Outcome, Packet, Target, trace};

@@ -1,0 +1,134 @@
+//! What the operator decided, and where the modes of kube-proxy differ from each other.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::names::PerFamily;
+
+/// Everything but the facts that a plan depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Our node's name: decides which endpoints are local and which node hints are meant for us.
+    pub node_name: Arc<str>,
+    pub policy: Policy,
+    pub masquerade_all: bool,
+    pub detect_local: DetectLocal,
+    /// Where node ports are answered; empty means everywhere.
+    pub node_port_addresses: Vec<NodePortAddress>,
+    /// Stands for the node's address of its family, whatever the Node object says.
+    pub bind_address: Option<IpAddr>,
+    /// The gate `AllowServiceExternalIPs`.
+    pub allow_external_ips: bool,
+}
+
+/// How traffic of pods of this node (or cluster) is told from other traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DetectLocal {
+    ClusterCidrs(Vec<IpNet>),
+    NodeCidrs,
+    Bridge(Arc<str>),
+    InterfacePrefix(Arc<str>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodePortAddress {
+    /// The node's own addresses.
+    Primary,
+    Cidr(IpNet),
+}
+
+/// Whether node ports answer on loopback addresses of a family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalhostNodePorts {
+    #[default]
+    Never,
+    /// Where the node-port addresses include the loopback network.
+    IfAddressed,
+    Always,
+}
+
+/// Where kube-proxy's modes treat the same packet differently: each difference is a field, not a fork of the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// A cluster IP's port that no service has is rejected; else it is none of our business.
+    pub reject_unknown_ports: bool,
+    /// An address of the service networks that no service has is dropped; else it is none of our business.
+    pub drop_unallocated: bool,
+    /// Source ranges hold before endpoints are looked at; else a service without endpoints rejects everyone.
+    pub source_ranges_first: bool,
+    /// The node's own traffic to an external address meets the reject or drop of a service without endpoints.
+    pub verdicts_for_own_traffic: bool,
+    /// A node port without endpoints rejects on every local address; else only where node ports are answered.
+    pub node_port_verdicts_everywhere: bool,
+    /// With a Local external policy, pods and the node itself may use every endpoint.
+    pub short_circuit: bool,
+    /// A Local policy without local endpoints uses those of the cluster instead of dropping.
+    pub local_falls_back: bool,
+    pub localhost_node_ports: PerFamily<LocalhostNodePorts>,
+}
+
+impl Policy {
+    pub fn nftables(localhost_node_ports: bool) -> Self {
+        let localhost = match localhost_node_ports {
+            true => LocalhostNodePorts::Always,
+            false => LocalhostNodePorts::Never,
+        };
+        Policy {
+            reject_unknown_ports: true,
+            drop_unallocated: true,
+            source_ranges_first: true,
+            verdicts_for_own_traffic: true,
+            node_port_verdicts_everywhere: false,
+            short_circuit: true,
+            local_falls_back: false,
+            localhost_node_ports: PerFamily {
+                v4: localhost,
+                v6: localhost,
+            },
+        }
+    }
+
+    pub fn iptables(localhost_node_ports: bool) -> Self {
+        Policy {
+            reject_unknown_ports: false,
+            drop_unallocated: false,
+            source_ranges_first: false,
+            verdicts_for_own_traffic: false,
+            node_port_verdicts_everywhere: true,
+            short_circuit: true,
+            local_falls_back: false,
+            localhost_node_ports: PerFamily {
+                v4: match localhost_node_ports {
+                    true => LocalhostNodePorts::IfAddressed,
+                    false => LocalhostNodePorts::Never,
+                },
+                v6: LocalhostNodePorts::Never,
+            },
+        }
+    }
+
+    pub fn ipvs() -> Self {
+        Policy {
+            reject_unknown_ports: true,
+            drop_unallocated: false,
+            source_ranges_first: true,
+            verdicts_for_own_traffic: true,
+            node_port_verdicts_everywhere: false,
+            short_circuit: false,
+            local_falls_back: true,
+            localhost_node_ports: PerFamily::default(),
+        }
+    }
+
+    pub fn userspace() -> Self {
+        Policy {
+            localhost_node_ports: PerFamily {
+                v4: LocalhostNodePorts::Always,
+                v6: LocalhostNodePorts::Always,
+            },
+            ..Policy::iptables(true)
+        }
+    }
+}

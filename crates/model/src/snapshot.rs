@@ -1,0 +1,164 @@
+//! All facts at one moment, and what a changed fact touches.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::facts::{EndpointSlice, Host, Node, Service};
+use crate::names::{ServiceName, SliceName};
+
+/// One object as it is now; `None` where it is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Service(ServiceName, Option<Arc<Service>>),
+    Slice(SliceName, Option<Arc<EndpointSlice>>),
+    Node(Option<Arc<Node>>),
+    /// A ServiceCIDR object by its name.
+    ServiceCidr(Arc<str>, Option<Vec<IpNet>>),
+    Host(Arc<Host>),
+}
+
+/// What an event makes it necessary to plan again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Affected {
+    Nothing,
+    Services([Option<ServiceName>; 2]),
+    /// The node's own part, and with it every service.
+    Node,
+}
+
+type Slices = BTreeMap<SliceName, Arc<EndpointSlice>>;
+
+/// Everything known. Equal for any order in which the same objects arrived.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    services: BTreeMap<ServiceName, Arc<Service>>,
+    slices: BTreeMap<ServiceName, Slices>,
+    /// Whose slice it is: a delete tells only its name, and a relabelled slice leaves its old service.
+    slice_service: HashMap<SliceName, ServiceName>,
+    node: Option<Arc<Node>>,
+    service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
+    host: Arc<Host>,
+}
+
+impl Snapshot {
+    /// Takes an object's new state; tells what has to be planned again because of it.
+    pub fn apply(&mut self, event: Event) -> Affected {
+        match event {
+            Event::Service(name, service) => self.apply_service(name, service),
+            Event::Slice(name, slice) => self.apply_slice(name, slice),
+            // A deleted Node stays in force as it was last seen: losing our own address would help nobody.
+            Event::Node(None) => Affected::Nothing,
+            Event::Node(Some(node)) => {
+                if self.node.as_ref() == Some(&node) {
+                    return Affected::Nothing;
+                }
+                self.node = Some(node);
+                Affected::Node
+            }
+            Event::ServiceCidr(name, cidrs) => {
+                let before = match cidrs.clone() {
+                    Some(cidrs) => self.service_cidrs.insert(name, cidrs),
+                    None => self.service_cidrs.remove(&name),
+                };
+                if before == cidrs {
+                    Affected::Nothing
+                } else {
+                    Affected::Node
+                }
+            }
+            Event::Host(host) => {
+                if self.host == host {
+                    return Affected::Nothing;
+                }
+                self.host = host;
+                Affected::Node
+            }
+        }
+    }
+
+    fn apply_service(&mut self, name: ServiceName, service: Option<Arc<Service>>) -> Affected {
+        let before = match service.clone() {
+            Some(service) => self.services.insert(name.clone(), service),
+            None => self.services.remove(&name),
+        };
+        if before == service {
+            Affected::Nothing
+        } else {
+            Affected::Services([Some(name), None])
+        }
+    }
+
+    fn apply_slice(&mut self, name: SliceName, slice: Option<Arc<EndpointSlice>>) -> Affected {
+        let old_service = self.slice_service.get(&name).cloned();
+        let new_service = slice.as_ref().map(|slice| slice.service.clone());
+        let before = old_service
+            .as_ref()
+            .and_then(|service| self.slices.get(service)?.get(&name));
+        if before == slice.as_ref() {
+            return Affected::Nothing;
+        }
+        if let Some(service) = old_service
+            .as_ref()
+            .filter(|old| Some(*old) != new_service.as_ref())
+        {
+            self.remove_slice(&name, service);
+        }
+        if let Some(slice) = slice {
+            self.slice_service.insert(name.clone(), slice.service.clone());
+            self.slices
+                .entry(slice.service.clone())
+                .or_default()
+                .insert(name, slice);
+        }
+        let moved_from = old_service.filter(|old| Some(old) != new_service.as_ref());
+        Affected::Services([new_service, moved_from])
+    }
+
+    fn remove_slice(&mut self, name: &SliceName, service: &ServiceName) {
+        self.slice_service.remove(name);
+        if let Some(slices) = self.slices.get_mut(service) {
+            slices.remove(name);
+            if slices.is_empty() {
+                self.slices.remove(service);
+            }
+        }
+    }
+
+    pub fn service(&self, name: &ServiceName) -> Option<&Arc<Service>> {
+        self.services.get(name)
+    }
+
+    pub fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
+        self.services.values()
+    }
+
+    /// The slices of a service, by name.
+    pub fn slices(&self, service: &ServiceName) -> impl Iterator<Item = &Arc<EndpointSlice>> {
+        self.slices
+            .get(service)
+            .into_iter()
+            .flat_map(|slices| slices.values())
+    }
+
+    pub fn node(&self) -> Option<&Arc<Node>> {
+        self.node.as_ref()
+    }
+
+    pub fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+
+    /// Every service network, each once, whichever and however many ServiceCIDR objects hold it.
+    pub fn service_cidrs(&self) -> Vec<IpNet> {
+        let mut cidrs: Vec<IpNet> = self.service_cidrs.values().flatten().copied().collect();
+        cidrs.sort();
+        cidrs.dedup();
+        cidrs
+    }
+
+    pub fn slice_count(&self) -> usize {
+        self.slice_service.len()
+    }
+}
