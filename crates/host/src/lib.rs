@@ -2,4 +2,5 @@
 
 pub mod netlink;
 pub mod process;
+pub mod route;
 pub mod sysctl;
