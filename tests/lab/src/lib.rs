@@ -1,1 +1,32 @@
-//! The packet lab.
+//! The test lab: what tests need around the product, and nothing of the product itself.
+//!
+//! [`netns`] has hosts made of network namespaces, with servers and probes that send real packets. It may
+//! touch namespaces that it made itself and nothing else of the machine; they go when their value is dropped.
+
+pub mod netns;
+
+use std::time::Duration;
+
+/// Every wait and time-out of the lab, made longer by `FERRY_LAB_SLOW` (a factor) for emulated machines.
+pub fn patience(base: Duration) -> Duration {
+    static FACTOR: std::sync::OnceLock<f64> = std::sync::OnceLock::new();
+    let factor = FACTOR.get_or_init(|| {
+        let asked = std::env::var("FERRY_LAB_SLOW").ok().and_then(|f| f.parse().ok());
+        asked.filter(|f: &f64| f.is_finite() && *f >= 1.0).unwrap_or(1.0)
+    });
+    base.mul_f64(*factor)
+}
+
+/// Asks until the answer is yes; `false` when it did not come in time.
+pub fn wait_until(limit: Duration, mut yes: impl FnMut() -> bool) -> bool {
+    let end = std::time::Instant::now() + patience(limit);
+    loop {
+        if yes() {
+            return true;
+        }
+        if std::time::Instant::now() >= end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
