@@ -1,0 +1,11 @@
+//! Where the sources leave what changed and the sync loop picks it up.
+//!
+//! A [`Mailbox`] holds the latest state of each object that changed since it was last emptied, so a burst of
+//! events coalesces by itself and a slow loop costs memory for objects, not for events. It touches nothing but
+//! memory. Nothing comes out before every expected kind has had its first complete list.
+
+mod mailbox;
+mod state;
+
+pub use mailbox::Mailbox;
+pub use state::{Change, Counts, Kind, Mail, NodeState, Triggers};

@@ -1,0 +1,290 @@
+//! What a mailbox holds, without the locking.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ferry_model::{Event, Node, ServiceName, Skipped, SliceName};
+
+/// An object that changes without end while no sync succeeds must not fill the memory with its trigger times.
+const TRIGGERS_PER_OBJECT: usize = 100;
+
+/// The kinds of objects that a source follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Service,
+    /// EndpointSlices, or Endpoints where a cluster serves no slices.
+    EndpointSlice,
+    Node,
+    ServiceCidr,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Service => "Service",
+            Kind::EndpointSlice => "EndpointSlice",
+            Kind::Node => "Node",
+            Kind::ServiceCidr => "ServiceCIDR",
+        }
+    }
+}
+
+/// One changed object, as a source reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub kind: Kind,
+    /// Identifies the object within its kind: `namespace/name`, or `name` where there is no namespace.
+    pub object: Arc<str>,
+    /// Usually one event; several for an Endpoints object, which becomes several slices.
+    pub events: Vec<Event>,
+    /// All parts of the object that are not served; replaces what was said about the object before.
+    pub skipped: Vec<Skipped>,
+    /// When the change happened in the cluster, for which service (EndpointSlices only).
+    pub trigger: Option<(ServiceName, SystemTime)>,
+}
+
+impl Change {
+    /// The object is gone, or nothing of it is served.
+    pub fn is_delete(&self) -> bool {
+        self.events.iter().all(|event| match event {
+            Event::Service(_, object) => object.is_none(),
+            Event::Slice(_, object) => object.is_none(),
+            Event::Node(object) => object.is_none(),
+            Event::ServiceCidr(_, object) => object.is_none(),
+            Event::Host(_) => false,
+        })
+    }
+}
+
+/// Trigger times by service: when the changes happened that the next sync will bring into force.
+pub type Triggers = BTreeMap<ServiceName, Vec<SystemTime>>;
+
+/// What changed since the mailbox was last emptied.
+#[derive(Debug, Default)]
+pub struct Mail {
+    /// The latest state of each changed object, services first. The order carries no meaning otherwise.
+    pub events: Vec<Event>,
+    /// What is newly skipped, for the log and for events; [`super::Mailbox::skipped`] tells everything.
+    pub skipped: Vec<Skipped>,
+    pub triggers: Triggers,
+    /// This is the first mail: every kind has been listed, and it holds everything.
+    pub first: bool,
+}
+
+impl Mail {
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.skipped.is_empty() && !self.first
+    }
+}
+
+/// Changes seen since the start, and those that no sync has picked up yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub service_changes: u64,
+    pub service_changes_pending: u64,
+    pub endpoint_changes: u64,
+    pub endpoint_changes_pending: u64,
+}
+
+/// What is known about our own Node, whether or not the other kinds have been listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// The source has asked for the Node at least once and got an answer.
+    pub listed: bool,
+    /// As last seen; a deleted Node stays as it was.
+    pub node: Option<Arc<Node>>,
+}
+
+/// What makes two events about the same object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Service(ServiceName),
+    Slice(SliceName),
+    Node,
+    ServiceCidr(Arc<str>),
+    Host,
+}
+
+impl Key {
+    fn of(event: &Event) -> Self {
+        match event {
+            Event::Service(name, _) => Key::Service(name.clone()),
+            Event::Slice(name, _) => Key::Slice(name.clone()),
+            Event::Node(_) => Key::Node,
+            Event::ServiceCidr(name, _) => Key::ServiceCidr(name.clone()),
+            Event::Host(_) => Key::Host,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    missing: BTreeSet<Kind>,
+    opened: bool,
+    /// Triggers before this moment tell about a change that another process has missed, not us.
+    started: SystemTime,
+    pending: HashMap<Key, Event>,
+    triggers: HashMap<Arc<str>, (ServiceName, Vec<SystemTime>)>,
+    skipped: BTreeMap<Kind, BTreeMap<Arc<str>, Vec<Skipped>>>,
+    newly_skipped: BTreeSet<Skipped>,
+    counts: Counts,
+    node: NodeState,
+    woken: bool,
+}
+
+impl State {
+    pub(super) fn new(expected: &[Kind], started: SystemTime) -> Self {
+        State {
+            missing: expected.iter().copied().collect(),
+            opened: false,
+            started,
+            pending: HashMap::new(),
+            triggers: HashMap::new(),
+            skipped: BTreeMap::new(),
+            newly_skipped: BTreeSet::new(),
+            counts: Counts::default(),
+            node: NodeState::default(),
+            woken: false,
+        }
+    }
+
+    pub(super) fn put(&mut self, change: Change) {
+        if change.kind == Kind::EndpointSlice {
+            self.note_trigger(&change);
+        }
+        self.note_skipped(change.kind, change.object, change.skipped);
+        for event in change.events {
+            self.put_event(event);
+        }
+    }
+
+    fn put_event(&mut self, event: Event) {
+        let key = Key::of(&event);
+        let fresh = u64::from(!self.pending.contains_key(&key));
+        match &event {
+            Event::Service(..) => {
+                self.counts.service_changes += 1;
+                self.counts.service_changes_pending += fresh;
+            }
+            Event::Slice(..) => {
+                self.counts.endpoint_changes += 1;
+                self.counts.endpoint_changes_pending += fresh;
+            }
+            Event::Node(Some(node)) => self.node.node = Some(node.clone()),
+            Event::Node(None) | Event::ServiceCidr(..) | Event::Host(_) => {}
+        }
+        self.pending.insert(key, event);
+    }
+
+    /// A change that is to come into force has its time noted; where the object went away, nobody waits any more.
+    fn note_trigger(&mut self, change: &Change) {
+        if change.is_delete() {
+            self.triggers.remove(&change.object);
+        }
+        let Some((service, time)) = change.trigger.as_ref().filter(|(_, time)| *time > self.started) else {
+            return;
+        };
+        let (_, times) = self
+            .triggers
+            .entry(change.object.clone())
+            .or_insert_with(|| (service.clone(), Vec::new()));
+        if times.len() < TRIGGERS_PER_OBJECT {
+            times.push(*time);
+        }
+    }
+
+    fn note_skipped(&mut self, kind: Kind, object: Arc<str>, skipped: Vec<Skipped>) {
+        let before = self.skipped.get(&kind).and_then(|of_kind| of_kind.get(&object));
+        let before: &[Skipped] = before.map_or(&[], Vec::as_slice);
+        if before == skipped {
+            return;
+        }
+        self.newly_skipped
+            .retain(|known| !before.contains(known) || skipped.contains(known));
+        self.newly_skipped
+            .extend(skipped.iter().filter(|new| !before.contains(new)).cloned());
+        let of_kind = self.skipped.entry(kind).or_default();
+        match skipped.is_empty() {
+            true => of_kind.remove(&object),
+            false => of_kind.insert(object, skipped),
+        };
+    }
+
+    pub(super) fn listed(&mut self, kind: Kind) {
+        self.missing.remove(&kind);
+        if kind == Kind::Node {
+            self.node.listed = true;
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    pub(super) fn missing(&self) -> Vec<Kind> {
+        self.missing.iter().copied().collect()
+    }
+
+    pub(super) fn wake(&mut self) {
+        self.woken = true;
+    }
+
+    /// Whether a waiting loop has a reason to go on.
+    pub(super) fn has_news(&mut self) -> bool {
+        std::mem::take(&mut self.woken)
+            || self.is_open() && (!self.opened || !self.pending.is_empty() || !self.newly_skipped.is_empty())
+    }
+
+    pub(super) fn take(&mut self) -> Mail {
+        if !self.is_open() {
+            return Mail::default();
+        }
+        self.counts.service_changes_pending = 0;
+        self.counts.endpoint_changes_pending = 0;
+        let mut events: Vec<Event> = std::mem::take(&mut self.pending).into_values().collect();
+        events.sort_by_key(|event| !matches!(event, Event::Service(..)));
+        Mail {
+            events,
+            skipped: std::mem::take(&mut self.newly_skipped).into_iter().collect(),
+            triggers: self.take_triggers(),
+            first: !std::mem::replace(&mut self.opened, true),
+        }
+    }
+
+    fn take_triggers(&mut self) -> Triggers {
+        let mut by_service = Triggers::new();
+        for (service, times) in std::mem::take(&mut self.triggers).into_values() {
+            by_service.entry(service).or_default().extend(times);
+        }
+        by_service.values_mut().for_each(|times| times.sort());
+        by_service
+    }
+
+    pub(super) fn skipped(&self) -> Vec<Skipped> {
+        self.skipped
+            .values()
+            .flat_map(BTreeMap::values)
+            .flatten()
+            .cloned()
+            .collect()
+    }
+
+    pub(super) fn skipped_count(&self) -> usize {
+        self.skipped
+            .values()
+            .flat_map(BTreeMap::values)
+            .map(Vec::len)
+            .sum()
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub(super) fn node(&self) -> NodeState {
+        self.node.clone()
+    }
+}

@@ -1,0 +1,72 @@
+//! Collects what is wrong with one object.
+
+use std::fmt::Display;
+
+use ferry_model::Skipped;
+
+use super::Converted;
+use crate::objects::Meta;
+
+/// One object with a thousand bad endpoints is one problem, not a thousand.
+const MAX_PARTS: usize = 16;
+
+pub(super) struct Report {
+    object: String,
+    skipped: Vec<Skipped>,
+    more: usize,
+}
+
+impl Report {
+    pub(super) fn new(kind: &str, meta: &Meta) -> Self {
+        let name = match meta.namespace.is_empty() {
+            true => excerpt(&meta.name).to_owned(),
+            false => format!("{}/{}", excerpt(&meta.namespace), excerpt(&meta.name)),
+        };
+        Report {
+            object: format!("{kind} {}", name.escape_default()),
+            skipped: Vec::new(),
+            more: 0,
+        }
+    }
+
+    /// A field, or one entry of it, is not served.
+    pub(super) fn skip(&mut self, field: impl Display, reason: impl Into<String>) {
+        if self.skipped.len() == MAX_PARTS {
+            self.more += 1;
+            return;
+        }
+        self.skipped.push(Skipped {
+            object: format!("{}: {field}", self.object),
+            reason: reason.into(),
+        });
+    }
+
+    pub(super) fn finish<T>(mut self, fact: T) -> Converted<T> {
+        if self.more > 0 {
+            let reason = format!("{} more parts are not served either", self.more);
+            self.skipped.push(Skipped {
+                object: self.object,
+                reason,
+            });
+        }
+        Converted {
+            fact,
+            skipped: self.skipped,
+        }
+    }
+}
+
+/// A value as a reason shows it: quoted, escaped, and not at any length.
+pub(super) fn quote(value: &str) -> String {
+    let shown = excerpt(value);
+    let dots = if shown.len() < value.len() { "..." } else { "" };
+    format!("\"{}{dots}\"", shown.escape_debug())
+}
+
+fn excerpt(value: &str) -> &str {
+    const MAX: usize = 80;
+    match value.char_indices().nth(MAX) {
+        Some((end, _)) => &value[..end],
+        None => value,
+    }
+}
