@@ -1,6 +1,8 @@
 //! Ferry: host.
 
+pub mod iptables;
 pub mod netlink;
+pub mod nfacct;
 pub mod process;
 pub mod route;
 pub mod sysctl;

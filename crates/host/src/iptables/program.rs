@@ -1,0 +1,429 @@
+//! One family's programs: which flavour and version they are, what they can do, and running them.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lock::{self, Holder, LockWait, OwnLock};
+use super::process::{self, Attend, Ran, Trouble, Unattended};
+use super::{Error, Failure, Ip, Writers};
+
+/// A restore of a very large table takes minutes with some versions; nothing sound takes longer than this.
+const RESTORE_LIMIT: Duration = Duration::from_secs(15 * 60);
+const SAVE_LIMIT: Duration = Duration::from_secs(5 * 60);
+const SHORT_LIMIT: Duration = Duration::from_secs(60);
+/// How long a program waits for the xtables lock before it gives up, in seconds.
+const LOCK_SECONDS: &str = "5";
+/// The status by which the programs say "no lock, no memory".
+const STATUS_RESOURCE: i32 = 4;
+
+/// Which kernel interface a program writes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Flavour {
+    /// nf_tables.
+    Nft,
+    /// The older x_tables.
+    Legacy,
+}
+
+impl Flavour {
+    /// The other one.
+    pub fn other(self) -> Flavour {
+        match self {
+            Flavour::Nft => Flavour::Legacy,
+            Flavour::Legacy => Flavour::Nft,
+        }
+    }
+
+    /// As it stands in program names: `iptables-nft`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Flavour::Nft => "nft",
+            Flavour::Legacy => "legacy",
+        }
+    }
+}
+
+impl fmt::Display for Flavour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A program version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u32, pub u32, pub u32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+impl Version {
+    /// The first `v1.2[.3]` in this text.
+    pub fn parse(text: &str) -> Option<Version> {
+        text.match_indices('v').find_map(|(at, _)| {
+            let rest = &text[at + 1..];
+            let end = rest
+                .find(|c: char| !c.is_ascii_digit() && c != '.')
+                .unwrap_or(rest.len());
+            let mut parts = rest[..end].split('.').map(str::parse);
+            let (major, minor) = (parts.next()?.ok()?, parts.next()?.ok()?);
+            Some(Version(
+                major,
+                minor,
+                parts.next().and_then(Result::ok).unwrap_or(0),
+            ))
+        })
+    }
+}
+
+/// How a program can be told to wait for the xtables lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// For ever: `-w`.
+    Forever,
+    /// For some seconds: `-w 5`.
+    Seconds,
+}
+
+impl Wait {
+    fn args(self) -> &'static [&'static str] {
+        match self {
+            Wait::No => &[],
+            Wait::Forever => &["-w"],
+            Wait::Seconds => &["-w", LOCK_SECONDS],
+        }
+    }
+}
+
+/// What a version can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// Waiting, for single commands.
+    pub wait: Wait,
+    /// Waiting, for restore.
+    pub restore_wait: Wait,
+    /// `MASQUERADE --random-fully`.
+    pub random_fully: bool,
+}
+
+impl Features {
+    /// `restore_versioned`: whether the restore program knows `--version`; older ones that do also know `-w`.
+    pub fn of(version: Version, restore_versioned: bool) -> Features {
+        let wait = match version {
+            v if v >= Version(1, 4, 22) => Wait::Seconds,
+            v if v >= Version(1, 4, 20) => Wait::Forever,
+            _ => Wait::No,
+        };
+        let restore_wait = match version {
+            v if v >= Version(1, 6, 2) => Wait::Seconds,
+            _ if restore_versioned => Wait::Forever,
+            _ => Wait::No,
+        };
+        Features {
+            wait,
+            restore_wait,
+            random_fully: version >= Version(1, 6, 2),
+        }
+    }
+}
+
+/// One family's programs.
+#[derive(Clone, Debug)]
+pub struct Iptables {
+    ip: Ip,
+    program: String,
+    flavour: Flavour,
+    version: Version,
+    features: Features,
+    lock: PathBuf,
+    writers: Arc<Writers>,
+}
+
+/// A restore that worked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Who was waited for, if it was long enough to be noticed.
+    pub lock: Option<LockWait>,
+}
+
+impl Iptables {
+    /// The programs behind the plain names.
+    pub fn detect(ip: Ip, writers: Arc<Writers>) -> Result<Iptables, Error> {
+        Iptables::named(ip, ip.program().to_owned(), writers)
+    }
+
+    /// The programs of one flavour by their own names, whatever stands behind the plain ones.
+    pub fn of_flavour(ip: Ip, flavour: Flavour, writers: Arc<Writers>) -> Result<Iptables, Error> {
+        Iptables::named(ip, format!("{}-{flavour}", ip.program()), writers)
+    }
+
+    fn named(ip: Ip, program: String, writers: Arc<Writers>) -> Result<Iptables, Error> {
+        let output = first_line(&program)?;
+        let version = Version::parse(&output).ok_or_else(|| Error::Version {
+            program: program.clone(),
+            output: output.clone(),
+        })?;
+        let flavour = match output.contains("nf_tables") {
+            true => Flavour::Nft,
+            false => Flavour::Legacy,
+        };
+        let restore_versioned = version >= Version(1, 6, 2)
+            || first_line(&format!("{program}-restore")).is_ok_and(|line| Version::parse(&line).is_some());
+        let features = Features::of(version, restore_versioned);
+        Ok(Iptables {
+            ip,
+            program,
+            flavour,
+            version,
+            features,
+            lock: lock::path(),
+            writers,
+        })
+    }
+
+    /// Uses another lock file than the one the environment names.
+    pub fn with_lock(mut self, path: PathBuf) -> Iptables {
+        self.lock = path;
+        self
+    }
+
+    pub fn ip(&self) -> Ip {
+        self.ip
+    }
+
+    pub fn flavour(&self) -> Flavour {
+        self.flavour
+    }
+
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// Whether the kernel has what NAT needs in this family.
+    pub fn present(&self) -> bool {
+        let mut command = self.command(&self.program);
+        command
+            .args(self.features.wait.args())
+            .args(["-S", "POSTROUTING", "-t", "nat"]);
+        process::run(&mut command, "", SHORT_LIMIT, &mut Unattended).is_ok_and(|ran| ran.status.success())
+    }
+
+    /// Feeds a document to restore; chains that it does not name are left alone. Each of its tables is changed whole
+    /// or not at all, in the order in which they stand in it.
+    pub fn restore(&self, document: &str) -> Result<Restored, Error> {
+        let program = format!("{}-restore", self.program);
+        let _own = match self.features.restore_wait {
+            Wait::No => Some(self.own_lock(&program)?),
+            Wait::Forever | Wait::Seconds => None,
+        };
+        let mut command = self.command(&program);
+        command
+            .args(self.features.restore_wait.args())
+            .args(["--noflush", "--counters"]);
+        let mut attendant = Attendant {
+            tool: self,
+            seen: None,
+        };
+        let result = process::run(&mut command, document, RESTORE_LIMIT, &mut attendant);
+        let lock = attendant.seen.map(|seen| LockWait {
+            holder: seen.holder,
+            held: seen.last - seen.first,
+        });
+        let ran = result.map_err(|trouble| self.trouble(&program, RESTORE_LIMIT, trouble, lock.clone()))?;
+        match ran.status.success() {
+            true => Ok(Restored { lock }),
+            false if is_lock_problem(&ran) => Err(Error::Locked {
+                program,
+                lock: lock.or_else(|| self.holder_now()),
+            }),
+            false => {
+                let failure = Failure::parse(&program, ran.status.to_string(), &ran.stderr, document);
+                Err(Error::Restore(Box::new(failure)))
+            }
+        }
+    }
+
+    /// Every table of this family as save prints it.
+    pub fn save(&self) -> Result<String, Error> {
+        let program = format!("{}-save", self.program);
+        let result = process::run(&mut self.command(&program), "", SAVE_LIMIT, &mut Unattended);
+        let ran = result.map_err(|trouble| self.trouble(&program, SAVE_LIMIT, trouble, None))?;
+        match ran.status.success() {
+            true => Ok(String::from_utf8_lossy(&ran.stdout).into_owned()),
+            false => Err(Error::Failed {
+                command: program,
+                status: ran.status.to_string(),
+                stderr: ran.stderr,
+            }),
+        }
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("XTABLES_LOCKFILE", &self.lock).env("LC_ALL", "C");
+        command
+    }
+
+    fn own_lock(&self, program: &str) -> Result<OwnLock, Error> {
+        OwnLock::take(&self.lock).map_err(|_| Error::Locked {
+            program: program.to_owned(),
+            lock: self.holder_now(),
+        })
+    }
+
+    fn holder_now(&self) -> Option<LockWait> {
+        let seconds = Duration::from_secs(LOCK_SECONDS.parse().unwrap_or_default());
+        lock::holder(&self.lock, 0).map(|holder| LockWait {
+            holder,
+            held: seconds,
+        })
+    }
+
+    fn trouble(&self, program: &str, limit: Duration, trouble: Trouble, lock: Option<LockWait>) -> Error {
+        match trouble {
+            Trouble::Timeout => Error::Timeout {
+                program: program.to_owned(),
+                limit,
+                lock,
+            },
+            Trouble::Io(source) => not_run(program, source),
+        }
+    }
+}
+
+/// Keeps the list of our writers, and an eye on the lock while a legacy program waits.
+struct Attendant<'a> {
+    tool: &'a Iptables,
+    seen: Option<Seen>,
+}
+
+struct Seen {
+    holder: Holder,
+    first: Duration,
+    last: Duration,
+}
+
+impl Attend for Attendant<'_> {
+    fn started(&mut self, pid: u32) {
+        self.tool.writers.add(pid);
+    }
+
+    fn waiting(&mut self, pid: u32, elapsed: Duration) {
+        if self.tool.flavour == Flavour::Nft {
+            return;
+        }
+        let Some(holder) = lock::holder(&self.tool.lock, pid) else {
+            return;
+        };
+        match &mut self.seen {
+            Some(seen) if seen.holder == holder => seen.last = elapsed,
+            // It was held when we came: whatever was waited so far counts.
+            None => {
+                self.seen = Some(Seen {
+                    holder,
+                    first: Duration::ZERO,
+                    last: elapsed,
+                })
+            }
+            Some(_) => {
+                self.seen = Some(Seen {
+                    holder,
+                    first: elapsed,
+                    last: elapsed,
+                })
+            }
+        }
+    }
+}
+
+/// nft programs also end with this status when the kernel refuses a command; they then name the line.
+fn is_lock_problem(ran: &Ran) -> bool {
+    ran.status.code() == Some(STATUS_RESOURCE) && ran.stderr.contains("xtables lock")
+}
+
+fn first_line(program: &str) -> Result<String, Error> {
+    let mut command = Command::new(program);
+    command.arg("--version").env("LC_ALL", "C");
+    let ran =
+        process::run(&mut command, "", SHORT_LIMIT, &mut Unattended).map_err(|trouble| match trouble {
+            Trouble::Timeout => Error::Timeout {
+                program: program.to_owned(),
+                limit: SHORT_LIMIT,
+                lock: None,
+            },
+            Trouble::Io(source) => not_run(program, source),
+        })?;
+    Ok(String::from_utf8_lossy(&ran.stdout)
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned())
+}
+
+fn not_run(program: &str, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::NotFound => Error::Missing {
+            program: program.to_owned(),
+        },
+        _ => Error::Run {
+            program: program.to_owned(),
+            source,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_the_programs_print() {
+        assert_eq!(
+            Version::parse("iptables v1.8.9 (nf_tables)"),
+            Some(Version(1, 8, 9))
+        );
+        assert_eq!(Version::parse("iptables v1.4.21"), Some(Version(1, 4, 21)));
+        assert_eq!(Version::parse("ip6tables v1.6 "), Some(Version(1, 6, 0)));
+        assert_eq!(Version::parse("some version, v of none"), None);
+    }
+
+    #[test]
+    fn features_follow_the_version() {
+        let of = |major, minor, patch, restore| Features::of(Version(major, minor, patch), restore);
+        let features = |wait, restore_wait, random_fully| Features {
+            wait,
+            restore_wait,
+            random_fully,
+        };
+        assert_eq!(of(1, 4, 0, false), features(Wait::No, Wait::No, false));
+        assert_eq!(of(1, 4, 21, true), features(Wait::Forever, Wait::Forever, false));
+        assert_eq!(of(1, 4, 22, false), features(Wait::Seconds, Wait::No, false));
+        assert_eq!(of(1, 6, 2, true), features(Wait::Seconds, Wait::Seconds, true));
+        assert_eq!(of(1, 8, 9, true), features(Wait::Seconds, Wait::Seconds, true));
+    }
+
+    #[test]
+    fn both_flavours_are_told_apart() {
+        let tool = |flavour| Iptables::of_flavour(Ip::V4, flavour, Arc::default()).unwrap();
+        assert_eq!(tool(Flavour::Nft).flavour(), Flavour::Nft);
+        assert_eq!(tool(Flavour::Legacy).flavour(), Flavour::Legacy);
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let error = Iptables::named(Ip::V4, "iptables-of-nowhere".into(), Arc::default()).unwrap_err();
+        assert!(matches!(error, Error::Missing { program } if program == "iptables-of-nowhere"));
+    }
+}
