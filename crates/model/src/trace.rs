@@ -174,10 +174,7 @@ impl<'a> Tracer<'a> {
         let destination = self.packet.destination;
         let answered = match &self.node.node_ports {
             NodePorts::All => !destination.is_loopback() || self.node.localhost_node_ports,
-            NodePorts::Only(addresses) => {
-                addresses.contains(&destination)
-                    || (destination.is_loopback() && self.node.localhost_node_ports)
-            }
+            NodePorts::Only(addresses) => addresses.contains(&destination),
         };
         let number = self.packet.port;
         if answered {

@@ -24,23 +24,26 @@ impl FrontendKey {
     }
 }
 
-/// A frontend that a service asks for and another one has.
+/// A frontend that a service asks for and does not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lost {
     pub(super) key: FrontendKey,
     pub(super) port: PortName,
-    winner: PortName,
 }
 
 impl Lost {
-    pub(super) fn skipped(&self) -> Skipped {
+    pub(super) fn skipped(&self, owner: Option<&PortName>) -> Skipped {
         let place = match self.key {
             FrontendKey::Address(address, port, protocol) => format!("{address} port {port}/{protocol}"),
             FrontendKey::NodePort(family, port, protocol) => format!("{family} node port {port}/{protocol}"),
         };
+        let reason = match owner.filter(|owner| **owner != self.port) {
+            Some(owner) => format!("{owner} has it already"),
+            None => "another service has the cluster IP of this port".into(),
+        };
         Skipped {
             object: format!("Service {}: {place}", self.port),
-            reason: format!("{} has it already", self.winner),
+            reason,
         }
     }
 }
@@ -175,19 +178,32 @@ impl Claims {
         }
     }
 
-    /// Takes from a plan the frontends that others hold. A port whose cluster IP is taken goes as a whole.
+    /// Takes from a plan the frontends that others hold. A port whose cluster IP is taken goes as a whole, and what
+    /// else it asked for stays unserved: its objects contradict each other, and guessing would hide that.
     fn strip(&mut self, plan: &mut ServicePlan, keys: &[(FrontendKey, PortName)]) {
+        let is_lost = |key: &FrontendKey, port: &PortName| self.owner(key).is_some_and(|owner| owner != port);
+        let homeless: Vec<(Family, PortName)> = plan
+            .ports
+            .iter()
+            .filter(|port| {
+                is_lost(
+                    &FrontendKey::Address(port.cluster_ip, port.port, port.protocol()),
+                    &port.name,
+                )
+            })
+            .map(|port| (port.family, port.name.clone()))
+            .collect();
+        let is_homeless = |family, name: &PortName| homeless.iter().any(|(f, n)| *f == family && n == name);
         for (key, port) in keys {
-            let Some(winner) = self.owner(key).filter(|owner| *owner != port) else {
-                continue;
-            };
-            plan.lost.push(Lost {
-                key: *key,
-                port: port.clone(),
-                winner: winner.clone(),
-            });
-            remove_frontend(plan, key, port);
+            if is_lost(key, port) || is_homeless(key.family(), port) {
+                plan.lost.push(Lost {
+                    key: *key,
+                    port: port.clone(),
+                });
+                remove_frontend(plan, key, port);
+            }
         }
+        plan.ports.retain(|port| !is_homeless(port.family, &port.name));
         match plan.lost.is_empty() {
             true => self.contested.remove(&plan.name),
             false => self.contested.insert(plan.name.clone()),

@@ -109,7 +109,12 @@ impl Plan {
     pub fn skipped(&self) -> Vec<Skipped> {
         let contested = self.claims.contested().filter_map(|name| self.services.get(name));
         contested
-            .flat_map(|service| service.lost.iter().map(|lost| lost.skipped()))
+            .flat_map(|service| {
+                service
+                    .lost
+                    .iter()
+                    .map(|lost| lost.skipped(self.claims.owner(&lost.key)))
+            })
             .collect()
     }
 }

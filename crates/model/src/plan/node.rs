@@ -36,7 +36,7 @@ pub(super) fn plan_node(options: &PlanOptions, snapshot: &Snapshot) -> NodePlan 
             NodeFamily {
                 detector: detector(options, snapshot, family),
                 node_ip,
-                node_ports: ports.resolve(&addresses, localhost_node_ports),
+                node_ports: ports.resolve(&addresses, *options.policy.localhost_node_ports.get(family)),
                 localhost_node_ports,
                 service_cidrs: service_cidrs
                     .iter()
@@ -105,13 +105,15 @@ impl NodePortNetworks {
         }
     }
 
-    fn resolve(&self, addresses: &[IpAddr], localhost: bool) -> NodePorts {
+    fn resolve(&self, addresses: &[IpAddr], localhost: LocalhostNodePorts) -> NodePorts {
         if self.only.is_empty() {
             return NodePorts::All;
         }
-        let answers = |ip: &IpAddr| {
-            (self.only.iter().any(|cidr| cidr.contains(ip)) && !ip.is_loopback())
-                || (ip.is_loopback() && localhost)
+        let addressed = |ip: &IpAddr| self.only.iter().any(|cidr| cidr.contains(ip));
+        let answers = |ip: &IpAddr| match (ip.is_loopback(), localhost) {
+            (true, LocalhostNodePorts::Never) => false,
+            (true, LocalhostNodePorts::Always) => true,
+            (true, LocalhostNodePorts::IfAddressed) | (false, _) => addressed(ip),
         };
         NodePorts::Only(addresses.iter().copied().filter(answers).collect())
     }

@@ -1,0 +1,301 @@
+//! Which frontends a service has, and what the node's part of the plan says.
+
+mod common;
+use common::*;
+use ferry_model::*;
+
+fn port_of<'a>(planner: &'a Planner, service: &str) -> &'a PortPlan {
+    &planner.plan().service(&name(service)).unwrap().ports[0]
+}
+
+#[test]
+fn each_family_gets_its_own_addresses() {
+    let mut svc = service("ns/dual", "172.30.0.1");
+    svc.cluster_ips.push(ip("fd00:172::1"));
+    svc.external_ips = vec![ip("1.2.3.4"), ip("2001:db8::4")];
+    svc.load_balancer_ips = vec![ip("5.6.7.8"), ip("2001:db8::8")];
+    svc.source_ranges = vec![net("203.0.113.0/24"), net("2001:db8:1::/48")];
+    let planner = planned(options(Policy::iptables(true)), [add(svc)]);
+    let ports = &planner.plan().service(&name("ns/dual")).unwrap().ports;
+    let v6 = ports.iter().find(|port| port.family == Family::V6).unwrap();
+    assert_eq!(ports.len(), 2);
+    assert_eq!(
+        (v6.cluster_ip, &v6.external_ips[..]),
+        (ip("fd00:172::1"), &[ip("2001:db8::4")][..])
+    );
+    assert_eq!(
+        (&v6.load_balancer_ips[..], &v6.source_ranges[..]),
+        (&[ip("2001:db8::8")][..], &[net("2001:db8:1::/48")][..])
+    );
+}
+
+#[test]
+fn a_range_of_everyone_lifts_the_restriction_of_its_family_only() {
+    let mut svc = service("ns/lb", "172.30.0.1");
+    svc.cluster_ips.push(ip("fd00:172::1"));
+    svc.source_ranges = vec![net("203.0.113.0/24"), net("0.0.0.0/0"), net("2001:db8:1::/48")];
+    let planner = planned(options(Policy::iptables(true)), [add(svc)]);
+    let ranges: Vec<usize> = planner
+        .plan()
+        .service(&name("ns/lb"))
+        .unwrap()
+        .ports
+        .iter()
+        .map(|p| p.source_ranges.len())
+        .collect();
+    assert_eq!(ranges, [0, 1]);
+}
+
+#[test]
+fn the_gate_hides_external_ips_but_the_service_stays_external() {
+    let mut svc = service("ns/ext", "172.30.0.1");
+    svc.external_ips = vec![ip("1.2.3.4")];
+    let mut options = options(Policy::iptables(true));
+    options.allow_external_ips = false;
+    let planner = planned(options, [add(svc)]);
+    let port = port_of(&planner, "ns/ext");
+    assert!(port.external_ips.is_empty() && port.externally_accessible);
+}
+
+#[test]
+fn the_last_of_two_ports_with_one_name_counts() {
+    let mut svc = service("ns/svc", "172.30.0.1");
+    svc.ports.push(port("http", 8080));
+    let planner = planned(options(Policy::iptables(true)), [add(svc)]);
+    let ports = &planner.plan().service(&name("ns/svc")).unwrap().ports;
+    assert_eq!(ports.iter().map(|port| port.port).collect::<Vec<_>>(), [8080]);
+}
+
+#[test]
+fn a_contested_address_goes_to_the_lowest_name_and_back() {
+    let claim = |text: &str, cluster_ip: &str| {
+        let mut svc = service(text, cluster_ip);
+        svc.external_ips = vec![ip("1.2.3.4")];
+        svc
+    };
+    let mut planner = planned(
+        options(Policy::iptables(true)),
+        [add(claim("ns/b", "172.30.0.2"))],
+    );
+    assert_eq!(port_of(&planner, "ns/b").external_ips, [ip("1.2.3.4")]);
+
+    let update = planner.update([add(claim("ns/a", "172.30.0.1"))]);
+    assert_eq!(
+        update.replaced.len(),
+        2,
+        "the loser is planned again with the winner"
+    );
+    assert_eq!(port_of(&planner, "ns/a").external_ips, [ip("1.2.3.4")]);
+    assert!(port_of(&planner, "ns/b").external_ips.is_empty());
+    let skipped: Vec<String> = planner.plan().skipped().iter().map(Skipped::to_string).collect();
+    assert_eq!(
+        skipped,
+        ["Service ns/b:http: 1.2.3.4 port 80/tcp: ns/a:http has it already"]
+    );
+
+    planner.update([Event::Service(name("ns/a"), None)]);
+    assert_eq!(port_of(&planner, "ns/b").external_ips, [ip("1.2.3.4")]);
+    assert!(planner.plan().skipped().is_empty());
+}
+
+#[test]
+fn a_stolen_cluster_ip_takes_the_port_with_it() {
+    let events = [
+        add(service("ns/a", "172.30.0.1")),
+        add(service("ns/b", "172.30.0.1")),
+    ];
+    let mut planner = planned(options(Policy::nftables(false)), events);
+    assert!(planner.plan().service(&name("ns/b")).unwrap().ports.is_empty());
+    planner.update([Event::Service(name("ns/a"), None)]);
+    assert_eq!(port_of(&planner, "ns/b").cluster_ip, ip("172.30.0.1"));
+    planner.update([Event::Service(name("ns/b"), None)]);
+    assert!(!planner.plan().is_cluster_ip(ip("172.30.0.1")));
+}
+
+#[test]
+fn an_event_plans_its_own_service_and_no_other() {
+    let services = (1..=100).map(|n| add(service(&format!("ns/s{n}"), &format!("172.30.0.{n}"))));
+    let mut planner = planned(options(Policy::nftables(false)), services);
+    let before = planner.plan().revision();
+    let others: Vec<_> = planner.plan().services().cloned().collect();
+    let update = planner.update([add_slice(slice("ns/s7", "x", vec![endpoint("10.0.0.1", "r")]))]);
+    assert_eq!(update.replaced.len(), 1);
+    assert_eq!(
+        planner.plan().changed_since(before),
+        Changed::Services(vec![&name("ns/s7")])
+    );
+    let kept = planner
+        .plan()
+        .services()
+        .zip(&others)
+        .filter(|(a, b)| std::sync::Arc::ptr_eq(a, b))
+        .count();
+    assert_eq!(kept, 99, "the plans of the others are the same values");
+    assert_eq!(
+        planner.update([add_slice(slice("ns/s7", "x", vec![endpoint("10.0.0.1", "r")]))]),
+        Update::default()
+    );
+}
+
+#[test]
+fn a_relabelled_slice_moves_to_its_new_service() {
+    let events = [
+        add(service("ns/a", "172.30.0.1")),
+        add(service("ns/b", "172.30.0.2")),
+        add_slice(slice("ns/a", "x", vec![endpoint("10.0.0.1", "r")])),
+    ];
+    let mut planner = planned(options(Policy::nftables(false)), events);
+    let mut moved = slice("ns/a", "x", vec![endpoint("10.0.0.1", "r")]);
+    moved.service = name("ns/b");
+    planner.update([add_slice(moved)]);
+    assert!(!port_of(&planner, "ns/a").has_endpoints);
+    assert!(port_of(&planner, "ns/b").has_endpoints);
+}
+
+#[test]
+fn node_port_addresses() {
+    let all = NodePorts::All;
+    let only = |list: &[&str]| NodePorts::Only(list.iter().map(|address| ip(address)).collect());
+    let cases: &[(&[&str], NodePorts, NodePorts, bool)] = &[
+        (&[], all.clone(), all.clone(), true),
+        (&["10.20.30.0/24"], only(&["10.20.30.5"]), all.clone(), false),
+        (&["0.0.0.0/0"], all.clone(), all.clone(), true),
+        (
+            &["2001:db8::/64", "::1/128"],
+            all.clone(),
+            only(&["2001:db8::1"]),
+            true,
+        ),
+        (&["1.2.3.0/24", "0.0.0.0/0"], all.clone(), all.clone(), true),
+        (
+            &["::/0", "1.2.3.0/24", "2001:db8::1/128"],
+            only(&["1.2.3.4"]),
+            all.clone(),
+            false,
+        ),
+        (&["9.9.9.0/24"], only(&[]), all.clone(), false),
+        (&["127.0.2.0/28"], only(&[]), all.clone(), true),
+        (&["64.0.0.0/2"], only(&["127.0.0.1"]), all.clone(), true),
+        (&["primary"], only(&["192.168.0.2"]), all.clone(), false),
+    ];
+    let host = host(&[
+        "127.0.0.1",
+        "10.20.30.5",
+        "1.2.3.4",
+        "192.168.0.2",
+        "::1",
+        "2001:db8::1",
+    ]);
+    for (addresses, v4, v6, localhost) in cases {
+        let mut options = options(Policy::iptables(true));
+        options.node_port_addresses = addresses
+            .iter()
+            .map(|text| {
+                if *text == "primary" {
+                    NodePortAddress::Primary
+                } else {
+                    NodePortAddress::Cidr(net(text))
+                }
+            })
+            .collect();
+        let planner = planned(options, [set_node(node(None)), set_host(host.clone())]);
+        let node = planner.plan().node();
+        assert_eq!(&node.families.v4.node_ports, v4, "{addresses:?}");
+        assert_eq!(&node.families.v6.node_ports, v6, "{addresses:?}");
+        assert_eq!(node.families.v4.localhost_node_ports, *localhost, "{addresses:?}");
+        assert!(!node.families.v6.localhost_node_ports);
+    }
+}
+
+#[test]
+fn the_local_detectors() {
+    let with = |detect_local| {
+        let mut options = options(Policy::nftables(false));
+        options.detect_local = detect_local;
+        let mut node = node(None);
+        node.pod_cidrs = vec![net("10.1.0.0/24"), net("10.2.0.0/24")];
+        planned(options, [set_node(node)]).plan().node().families.clone()
+    };
+    let cidrs = with(DetectLocal::ClusterCidrs(vec![
+        net("fd00::/64"),
+        net("10.0.0.0/8"),
+        net("11.0.0.0/8"),
+    ]));
+    assert_eq!(
+        (cidrs.v4.detector, cidrs.v6.detector),
+        (
+            Detector::Cidr(net("10.0.0.0/8")),
+            Detector::Cidr(net("fd00::/64"))
+        )
+    );
+    let node = with(DetectLocal::NodeCidrs);
+    assert_eq!(
+        (node.v4.detector, node.v6.detector),
+        (Detector::Cidr(net("10.1.0.0/24")), Detector::None)
+    );
+    assert_eq!(
+        with(DetectLocal::Bridge("br0".into())).v6.detector,
+        Detector::Bridge("br0".into())
+    );
+    assert_eq!(
+        with(DetectLocal::InterfacePrefix("veth".into())).v4.detector,
+        Detector::InterfacePrefix("veth".into())
+    );
+}
+
+#[test]
+fn the_tally_follows_the_changes() {
+    let mut local = service("ns/local", "172.30.0.1");
+    local.internal_policy = TrafficPolicy::Local;
+    let mut planner = planned(
+        options(Policy::nftables(false)),
+        [
+            add(local),
+            add_slice(slice("ns/local", "x", vec![endpoint("10.0.0.1", "r")])),
+        ],
+    );
+    let v4 = |planner: &Planner| planner.plan().tally().families.v4;
+    assert_eq!(
+        (
+            v4(&planner).ports,
+            v4(&planner).endpoints,
+            v4(&planner).no_local_internal
+        ),
+        (1, 1, 1)
+    );
+    planner.update([add_slice(slice(
+        "ns/local",
+        "x",
+        vec![endpoint("10.0.0.1", "r L")],
+    ))]);
+    assert_eq!(v4(&planner).no_local_internal, 0);
+    planner.update([Event::Service(name("ns/local"), None)]);
+    assert_eq!(*planner.plan().tally(), Tally::default());
+}
+
+#[test]
+fn service_networks_count_once_whoever_names_them() {
+    let cidr = |name: &str, cidrs: Option<&[&str]>| {
+        Event::ServiceCidr(
+            name.into(),
+            cidrs.map(|cidrs| cidrs.iter().map(|cidr| net(cidr)).collect()),
+        )
+    };
+    let mut planner = planned(
+        options(Policy::nftables(false)),
+        [
+            cidr("a", Some(&["10.96.0.0/12", "fd00::/112"])),
+            cidr("b", Some(&["10.96.0.0/12"])),
+        ],
+    );
+    let v4 = |planner: &Planner| planner.plan().node().families.v4.service_cidrs.clone();
+    assert_eq!(v4(&planner), [net("10.96.0.0/12")]);
+    planner.update([cidr("b", None)]);
+    assert_eq!(
+        v4(&planner),
+        [net("10.96.0.0/12")],
+        "another object still names it"
+    );
+    planner.update([cidr("a", None)]);
+    assert!(v4(&planner).is_empty());
+}
