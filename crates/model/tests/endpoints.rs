@@ -1,5 +1,7 @@
 //! Which endpoints serve which traffic: the decision table of kube-proxy, case by case.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 use common::*;
 use ferry_model::*;

@@ -1,5 +1,7 @@
 //! What holds for any facts in any order.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Which frontends a service has, and what the node's part of the plan says.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 use common::*;
 use ferry_model::*;

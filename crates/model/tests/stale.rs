@@ -1,5 +1,7 @@
 //! Which UDP flows go when a service changes.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 use common::*;
 use ferry_model::*;

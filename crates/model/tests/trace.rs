@@ -1,5 +1,7 @@
 //! What happens to packets: the behaviour tables of kube-proxy's own tests.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 use common::*;
 use ferry_model::*;

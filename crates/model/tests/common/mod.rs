@@ -1,4 +1,5 @@
 //! Small facts for tests.
+#![allow(clippy::unwrap_used)]
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::net::IpAddr;
