@@ -7,4 +7,4 @@ mod assemble;
 pub mod convert;
 pub mod objects;
 
-pub use assemble::{Change, Counts, Kind, Mail, Mailbox, NodeState, Triggers};
+pub use assemble::{Change, Counts, Kind, Mail, Mailbox, NodeState, ObjectId, Triggers};

@@ -7,7 +7,7 @@ use ferry_model::{
     EndpointSlice, Event, Family, Node, Service, ServiceName, ServiceOptions, ServiceType, Skipped,
     SliceName, Snapshot, TrafficPolicy,
 };
-use ferry_sources::{Change, Kind, Mailbox};
+use ferry_sources::{Change, Kind, Mailbox, ObjectId};
 use proptest::prelude::*;
 
 fn service(name: &str, cluster_ip: [u8; 4]) -> Change {
@@ -27,15 +27,17 @@ fn service(name: &str, cluster_ip: [u8; 4]) -> Change {
         options: ServiceOptions::default(),
     };
     change(
-        Kind::Service,
-        name.as_str(),
+        ObjectId::Service(name.clone()),
         Event::Service(name.clone(), Some(Arc::new(fact))),
     )
 }
 
 fn no_service(name: &str) -> Change {
     let name = ServiceName::new("ns", name);
-    change(Kind::Service, name.as_str(), Event::Service(name.clone(), None))
+    change(
+        ObjectId::Service(name.clone()),
+        Event::Service(name.clone(), None),
+    )
 }
 
 fn slice(name: &str, service: &str) -> Change {
@@ -48,25 +50,19 @@ fn slice(name: &str, service: &str) -> Change {
         endpoints: Vec::new(),
     };
     change(
-        Kind::EndpointSlice,
-        name.as_str(),
+        ObjectId::Slice(name.clone()),
         Event::Slice(name.clone(), Some(Arc::new(fact))),
     )
 }
 
 fn no_slice(name: &str) -> Change {
     let name = SliceName::new("ns", name);
-    change(
-        Kind::EndpointSlice,
-        name.as_str(),
-        Event::Slice(name.clone(), None),
-    )
+    change(ObjectId::Slice(name.clone()), Event::Slice(name.clone(), None))
 }
 
-fn change(kind: Kind, object: &str, event: Event) -> Change {
+fn change(id: ObjectId, event: Event) -> Change {
     Change {
-        kind,
-        object: object.into(),
+        id,
         events: vec![event],
         skipped: Vec::new(),
         trigger: None,
@@ -199,10 +195,13 @@ fn the_node_is_known_before_the_gate_opens_and_after_its_deletion() {
         eligible: true,
         ..Node::default()
     });
-    mailbox.put(change(Kind::Node, "n", Event::Node(Some(node.clone()))));
+    mailbox.put(change(
+        ObjectId::Node("n".into()),
+        Event::Node(Some(node.clone())),
+    ));
     mailbox.listed(Kind::Node);
     assert_eq!(waiter.join().expect("the waiter ends").node, Some(node.clone()));
-    mailbox.put(change(Kind::Node, "n", Event::Node(None)));
+    mailbox.put(change(ObjectId::Node("n".into()), Event::Node(None)));
     let state = mailbox.wait_for_node(soon(), |state| state.node.is_none());
     assert_eq!((state.listed, state.node), (true, Some(node)));
 }

@@ -1,11 +1,12 @@
 //! The mailbox itself: one lock, one condition.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
-use ferry_model::Skipped;
+use ferry_model::{Event, Host, Skipped};
 
-use super::state::{Change, Counts, Kind, Mail, NodeState, State};
+use super::change::Change;
+use super::state::{Counts, Kind, Mail, NodeState, State};
 
 /// Shared by the sources (any thread, never blocking for long) and the sync loop (one plain thread).
 ///
@@ -55,6 +56,12 @@ impl Mailbox {
             state.put(change);
         }
         drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Reports the addresses of this host, which no source can know.
+    pub fn put_host(&self, host: Arc<Host>) {
+        self.lock().put_event(Event::Host(host));
         self.changed.notify_all();
     }
 

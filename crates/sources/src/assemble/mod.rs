@@ -4,8 +4,10 @@
 //! events coalesces by itself and a slow loop costs memory for objects, not for events. It touches nothing but
 //! memory. Nothing comes out before every expected kind has had its first complete list.
 
+mod change;
 mod mailbox;
 mod state;
 
+pub use change::{Change, ObjectId};
 pub use mailbox::Mailbox;
-pub use state::{Change, Counts, Kind, Mail, NodeState, Triggers};
+pub use state::{Counts, Kind, Mail, NodeState, Triggers};

@@ -6,6 +6,8 @@ use std::time::SystemTime;
 
 use ferry_model::{Event, Node, ServiceName, Skipped, SliceName};
 
+use super::change::{Change, ObjectId};
+
 /// An object that changes without end while no sync succeeds must not fill the memory with its trigger times.
 const TRIGGERS_PER_OBJECT: usize = 100;
 
@@ -13,7 +15,7 @@ const TRIGGERS_PER_OBJECT: usize = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Service,
-    /// EndpointSlices, or Endpoints where a cluster serves no slices.
+    /// EndpointSlices, and Endpoints where a cluster serves no slices.
     EndpointSlice,
     Node,
     ServiceCidr,
@@ -29,33 +31,6 @@ impl Kind {
             Kind::Node => "Node",
             Kind::ServiceCidr => "ServiceCIDR",
         }
-    }
-}
-
-/// One changed object, as a source reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    pub kind: Kind,
-    /// Identifies the object within its kind: `namespace/name`, or `name` where there is no namespace.
-    pub object: Arc<str>,
-    /// Usually one event; several for an Endpoints object, which becomes several slices.
-    pub events: Vec<Event>,
-    /// All parts of the object that are not served; replaces what was said about the object before.
-    pub skipped: Vec<Skipped>,
-    /// When the change happened in the cluster, for which service (EndpointSlices only).
-    pub trigger: Option<(ServiceName, SystemTime)>,
-}
-
-impl Change {
-    /// The object is gone, or nothing of it is served.
-    pub fn is_delete(&self) -> bool {
-        self.events.iter().all(|event| match event {
-            Event::Service(_, object) => object.is_none(),
-            Event::Slice(_, object) => object.is_none(),
-            Event::Node(object) => object.is_none(),
-            Event::ServiceCidr(_, object) => object.is_none(),
-            Event::Host(_) => false,
-        })
     }
 }
 
@@ -127,8 +102,8 @@ pub(super) struct State {
     /// Triggers before this moment tell about a change that another process has missed, not us.
     started: SystemTime,
     pending: HashMap<Key, Event>,
-    triggers: HashMap<Arc<str>, (ServiceName, Vec<SystemTime>)>,
-    skipped: BTreeMap<Kind, BTreeMap<Arc<str>, Vec<Skipped>>>,
+    triggers: HashMap<ObjectId, (ServiceName, Vec<SystemTime>)>,
+    skipped: BTreeMap<ObjectId, Vec<Skipped>>,
     newly_skipped: BTreeSet<Skipped>,
     counts: Counts,
     node: NodeState,
@@ -152,16 +127,14 @@ impl State {
     }
 
     pub(super) fn put(&mut self, change: Change) {
-        if change.kind == Kind::EndpointSlice {
-            self.note_trigger(&change);
-        }
-        self.note_skipped(change.kind, change.object, change.skipped);
+        self.note_trigger(&change);
+        self.note_skipped(change.id, change.skipped);
         for event in change.events {
             self.put_event(event);
         }
     }
 
-    fn put_event(&mut self, event: Event) {
+    pub(super) fn put_event(&mut self, event: Event) {
         let key = Key::of(&event);
         let fresh = u64::from(!self.pending.contains_key(&key));
         match &event {
@@ -182,23 +155,22 @@ impl State {
     /// A change that is to come into force has its time noted; where the object went away, nobody waits any more.
     fn note_trigger(&mut self, change: &Change) {
         if change.is_delete() {
-            self.triggers.remove(&change.object);
+            self.triggers.remove(&change.id);
         }
         let Some((service, time)) = change.trigger.as_ref().filter(|(_, time)| *time > self.started) else {
             return;
         };
         let (_, times) = self
             .triggers
-            .entry(change.object.clone())
+            .entry(change.id.clone())
             .or_insert_with(|| (service.clone(), Vec::new()));
         if times.len() < TRIGGERS_PER_OBJECT {
             times.push(*time);
         }
     }
 
-    fn note_skipped(&mut self, kind: Kind, object: Arc<str>, skipped: Vec<Skipped>) {
-        let before = self.skipped.get(&kind).and_then(|of_kind| of_kind.get(&object));
-        let before: &[Skipped] = before.map_or(&[], Vec::as_slice);
+    fn note_skipped(&mut self, id: ObjectId, skipped: Vec<Skipped>) {
+        let before = self.skipped.get(&id).map_or(&[][..], Vec::as_slice);
         if before == skipped {
             return;
         }
@@ -206,10 +178,9 @@ impl State {
             .retain(|known| !before.contains(known) || skipped.contains(known));
         self.newly_skipped
             .extend(skipped.iter().filter(|new| !before.contains(new)).cloned());
-        let of_kind = self.skipped.entry(kind).or_default();
         match skipped.is_empty() {
-            true => of_kind.remove(&object),
-            false => of_kind.insert(object, skipped),
+            true => self.skipped.remove(&id),
+            false => self.skipped.insert(id, skipped),
         };
     }
 
@@ -264,20 +235,11 @@ impl State {
     }
 
     pub(super) fn skipped(&self) -> Vec<Skipped> {
-        self.skipped
-            .values()
-            .flat_map(BTreeMap::values)
-            .flatten()
-            .cloned()
-            .collect()
+        self.skipped.values().flatten().cloned().collect()
     }
 
     pub(super) fn skipped_count(&self) -> usize {
-        self.skipped
-            .values()
-            .flat_map(BTreeMap::values)
-            .map(Vec::len)
-            .sum()
+        self.skipped.values().map(Vec::len).sum()
     }
 
     pub(super) fn counts(&self) -> Counts {

@@ -4,11 +4,13 @@
 //! are read wide, so that an impossible value in one field is judged by `convert` and not by the decoder.
 
 mod annotations;
+mod any;
 mod node;
 mod service;
 mod slice;
 
 pub use annotations::{Annotations, TRIGGER_TIME};
+pub use any::{Object, Shape, Unreadable};
 pub use node::{Address, Node, NodeSpec, NodeStatus, ServiceCidr, ServiceCidrSpec, Taint};
 pub use service::{
     AffinityConfig, ClientIp, Ingress, LoadBalancer, Service, ServicePort, ServiceSpec, ServiceStatus,
