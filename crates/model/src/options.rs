@@ -64,8 +64,12 @@ pub struct Policy {
     pub node_port_verdicts_everywhere: bool,
     /// With a Local external policy, pods and the node itself may use every endpoint.
     pub short_circuit: bool,
-    /// A Local policy without local endpoints uses those of the cluster instead of dropping.
+    /// A Local policy without local endpoints uses those of the cluster, and refuses where it may not, instead of
+    /// dropping.
     pub local_falls_back: bool,
+    /// The addresses of services are addresses of the node: it sends to them from themselves, and their other ports
+    /// are rejected.
+    pub binds_addresses: bool,
     pub localhost_node_ports: PerFamily<LocalhostNodePorts>,
 }
 
@@ -83,6 +87,7 @@ impl Policy {
             node_port_verdicts_everywhere: false,
             short_circuit: true,
             local_falls_back: false,
+            binds_addresses: false,
             localhost_node_ports: PerFamily {
                 v4: localhost,
                 v6: localhost,
@@ -99,6 +104,7 @@ impl Policy {
             node_port_verdicts_everywhere: true,
             short_circuit: true,
             local_falls_back: false,
+            binds_addresses: false,
             localhost_node_ports: PerFamily {
                 v4: match localhost_node_ports {
                     true => LocalhostNodePorts::IfAddressed,
@@ -118,6 +124,7 @@ impl Policy {
             node_port_verdicts_everywhere: false,
             short_circuit: false,
             local_falls_back: true,
+            binds_addresses: true,
             localhost_node_ports: PerFamily::default(),
         }
     }

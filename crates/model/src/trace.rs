@@ -155,6 +155,12 @@ impl<'a> Tracer<'a> {
             return true;
         }
         match (&self.node.detector, self.is_from_local_pod()) {
+            (Detector::None, _)
+                if self.plan.node().policy.binds_addresses && self.plan.is_cluster_ip(self.packet.source) =>
+            {
+                self.step("the client is the node, by the service's own address: masqueraded".into());
+                true
+            }
             (Detector::None, _) => {
                 self.step("local pods cannot be told from others: the source address is kept".into());
                 false
@@ -316,6 +322,12 @@ impl<'a> Tracer<'a> {
                     Fate::Host
                 }
             };
+        }
+        if policy.binds_addresses && self.plan.is_service_address(destination) {
+            self.step(format!(
+                "{destination} is a service's address, but has no port {port}/{protocol}: rejected"
+            ));
+            return Fate::Reject;
         }
         if policy.drop_unallocated
             && self

@@ -55,11 +55,18 @@ enum Claimants {
     Several(BTreeSet<PortName>),
 }
 
+/// How many service ports are served at an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Uses {
+    as_cluster_ip: usize,
+    as_external: usize,
+}
+
 /// Every frontend that is asked for, and by whom.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Claims {
     by_key: HashMap<FrontendKey, Claimants>,
-    cluster_ips: HashMap<IpAddr, usize>,
+    addresses: HashMap<IpAddr, Uses>,
     contested: BTreeSet<ServiceName>,
 }
 
@@ -72,7 +79,13 @@ impl Claims {
     }
 
     pub(super) fn is_cluster_ip(&self, address: IpAddr) -> bool {
-        self.cluster_ips.contains_key(&address)
+        self.addresses
+            .get(&address)
+            .is_some_and(|uses| uses.as_cluster_ip > 0)
+    }
+
+    pub(super) fn is_service_address(&self, address: IpAddr) -> bool {
+        self.addresses.contains_key(&address)
     }
 
     /// The services that lost a frontend to another.
@@ -101,10 +114,10 @@ impl Claims {
         match new {
             Some(new) => {
                 self.strip(new, &new_keys);
-                self.count_cluster_ips(old, Some(new));
+                self.count_addresses(old, Some(new));
             }
             None => {
-                self.count_cluster_ips(old, None);
+                self.count_addresses(old, None);
                 if let Some(old) = old {
                     self.contested.remove(&old.name);
                 }
@@ -155,23 +168,19 @@ impl Claims {
         }
     }
 
-    fn count_cluster_ips(&mut self, old: Option<&ServicePlan>, new: Option<&ServicePlan>) {
-        let ips = |plan: Option<&ServicePlan>| -> Vec<IpAddr> {
-            plan.into_iter()
-                .flat_map(|plan| plan.ports.iter().map(|port| port.cluster_ip))
-                .collect()
-        };
-        let (old, new) = (ips(old), ips(new));
+    fn count_addresses(&mut self, old: Option<&ServicePlan>, new: Option<&ServicePlan>) {
+        let (old, new) = (addresses(old), addresses(new));
         if old == new {
             return;
         }
-        for ip in new {
-            *self.cluster_ips.entry(ip).or_default() += 1;
+        for (address, is_cluster_ip) in new {
+            let uses = self.addresses.entry(address).or_default();
+            *uses.kind(is_cluster_ip) += 1;
         }
-        for ip in old {
-            if let Entry::Occupied(mut entry) = self.cluster_ips.entry(ip) {
-                *entry.get_mut() -= 1;
-                if *entry.get() == 0 {
+        for (address, is_cluster_ip) in old {
+            if let Entry::Occupied(mut entry) = self.addresses.entry(address) {
+                *entry.get_mut().kind(is_cluster_ip) -= 1;
+                if *entry.get() == Uses::default() {
                     entry.remove();
                 }
             }
@@ -209,6 +218,25 @@ impl Claims {
             false => self.contested.insert(plan.name.clone()),
         };
     }
+}
+
+impl Uses {
+    fn kind(&mut self, is_cluster_ip: bool) -> &mut usize {
+        match is_cluster_ip {
+            true => &mut self.as_cluster_ip,
+            false => &mut self.as_external,
+        }
+    }
+}
+
+/// Every address that a service's ports are served at, and whether as a cluster IP.
+fn addresses(plan: Option<&ServicePlan>) -> Vec<(IpAddr, bool)> {
+    let ports = plan.into_iter().flat_map(|plan| &plan.ports);
+    ports
+        .flat_map(|port| {
+            std::iter::once((port.cluster_ip, true)).chain(port.external_addresses().map(|ip| (ip, false)))
+        })
+        .collect()
 }
 
 fn remove_frontend(plan: &mut ServicePlan, key: &FrontendKey, name: &PortName) {

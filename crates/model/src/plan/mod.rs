@@ -105,6 +105,11 @@ impl Plan {
         self.claims.is_cluster_ip(address)
     }
 
+    /// Whether some service is served at an address.
+    pub fn is_service_address(&self, address: IpAddr) -> bool {
+        self.claims.is_service_address(address)
+    }
+
     /// Frontends that are not served because another service holds them already.
     pub fn skipped(&self) -> Vec<Skipped> {
         let contested = self.claims.contested().filter_map(|name| self.services.get(name));

@@ -157,6 +157,7 @@ fn verdict(policy: TrafficPolicy, endpoints: &[Endpoint], has_endpoints: bool, m
         TrafficPolicy::Local if modes.local_falls_back && endpoints.iter().any(Endpoint::in_cluster_pool) => {
             Verdict::Forward(Scope::Cluster)
         }
+        TrafficPolicy::Local if modes.local_falls_back => Verdict::Reject,
         TrafficPolicy::Local => Verdict::Drop,
     }
 }
