@@ -3,11 +3,15 @@
 //! What always holds: configuration is checked whole before anything else happens.
 
 pub mod cli;
+pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod daemon;
+pub mod events;
 pub mod gates;
 pub mod logging;
+pub mod metrics;
+pub mod servers;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -1,0 +1,230 @@
+//! Events for the API server (`events.k8s.io/v1`): what an operator sees with `kubectl events`.
+//! May talk to the API server through the client it is given; without one, events are only logged.
+//! Recording never blocks and never fails: what cannot be delivered is counted and forgotten.
+
+mod book;
+mod deliver;
+
+pub use deliver::{ApiSink, Delivered, Sink};
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use ferry_model::ServiceName;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::metrics::Metrics;
+use book::Book;
+use deliver::Patience;
+
+/// How serious it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// As it should be.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
+/// The object that an event is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Regarding {
+    /// Our node.
+    Node(Arc<str>),
+    /// A Service.
+    Service(ServiceName),
+}
+
+/// Something worth telling.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// What it is about.
+    pub regarding: Regarding,
+    /// How serious it is.
+    pub severity: Severity,
+    /// One word, for machines.
+    pub reason: &'static str,
+    /// What was being done.
+    pub action: &'static str,
+    /// For people.
+    pub note: String,
+}
+
+/// kube-proxy's action for everything about its start.
+const START: &str = "StartKubeProxy";
+
+impl Event {
+    fn node(
+        node: &Arc<str>,
+        severity: Severity,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) -> Self {
+        Self {
+            regarding: Regarding::Node(Arc::clone(node)),
+            severity,
+            reason,
+            action,
+            note,
+        }
+    }
+
+    /// The daemon serves.
+    pub fn starting(node: &Arc<str>) -> Self {
+        Self::node(node, Severity::Normal, "Starting", START, String::new())
+    }
+
+    /// ipvs mode is used.
+    pub fn ipvs_deprecation(node: &Arc<str>) -> Self {
+        let note = "The ipvs proxier is now deprecated and may be removed in a future release. \
+                    Please use 'nftables' instead.";
+        Self::node(node, Severity::Warning, "IPVSDeprecation", START, note.to_owned())
+    }
+
+    /// The health server could not be opened, and must.
+    pub fn healthz_failed(node: &Arc<str>, note: String) -> Self {
+        Self::node(
+            node,
+            Severity::Warning,
+            "FailedToStartProxierHealthcheck",
+            START,
+            note,
+        )
+    }
+
+    /// The metrics server could not be opened, and must.
+    pub fn metrics_failed(node: &Arc<str>, note: String) -> Self {
+        Self::node(node, Severity::Warning, "FailedToStartMetricServer", START, note)
+    }
+
+    /// A service's health-check node port could not be opened.
+    pub fn service_health_check_failed(service: &ServiceName, note: String) -> Self {
+        Self {
+            regarding: Regarding::Service(service.clone()),
+            severity: Severity::Warning,
+            reason: "FailedToStartServiceHealthcheck",
+            action: "Listen",
+            note,
+        }
+    }
+
+    /// Somebody else changed our rules and they were put right.
+    pub fn repaired(node: &Arc<str>, note: String) -> Self {
+        Self::node(node, Severity::Warning, "RulesRepaired", "Repair", note)
+    }
+
+    /// Both variants of iptables hold rules.
+    pub fn mixed_iptables(node: &Arc<str>, note: String) -> Self {
+        Self::node(node, Severity::Warning, "MixedIPTables", START, note)
+    }
+
+    /// A changed configuration file is not valid and was not taken.
+    pub fn config_refused(node: &Arc<str>, note: String) -> Self {
+        Self::node(
+            node,
+            Severity::Warning,
+            "ConfigurationRefused",
+            "ReloadConfiguration",
+            note,
+        )
+    }
+}
+
+/// Records events; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    queue: mpsc::Sender<Message>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Event(Event),
+    Flush(oneshot::Sender<()>),
+}
+
+/// Events waiting for delivery; more than these are lost.
+const QUEUE: usize = 1000;
+/// How often series are looked at.
+const TICK: Duration = Duration::from_secs(60);
+
+impl Recorder {
+    /// Delivers to `sink`, on the given runtime, as the reporter of this host.
+    pub fn start(sink: impl Sink, host_name: &str, metrics: Arc<Metrics>, runtime: &Handle) -> Self {
+        Self::start_with(Patience::default(), sink, host_name, metrics, runtime)
+    }
+
+    fn start_with(
+        patience: Patience,
+        sink: impl Sink,
+        host_name: &str,
+        metrics: Arc<Metrics>,
+        runtime: &Handle,
+    ) -> Self {
+        let (queue, messages) = mpsc::channel(QUEUE);
+        let book = Book::new(format!("kube-proxy-{host_name}"));
+        runtime.spawn(work(messages, book, sink, patience, Arc::clone(&metrics)));
+        Self { queue, metrics }
+    }
+
+    /// Only logs.
+    pub fn log_only(metrics: Arc<Metrics>) -> Self {
+        let (queue, _) = mpsc::channel(1);
+        Self { queue, metrics }
+    }
+
+    /// Tells the log and, some time later, the API server.
+    pub fn record(&self, event: Event) {
+        let Event {
+            reason, action, note, ..
+        } = &event;
+        match event.severity {
+            Severity::Normal => tracing::debug!(reason, action, note, "Event"),
+            Severity::Warning => tracing::warn!(reason, action, note, "Event"),
+        }
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(Message::Event(event)) {
+            self.metrics.events_lost.increment(&[]);
+        }
+    }
+
+    /// Waits until everything recorded was delivered, but not for long: for those who are about to exit.
+    pub async fn flush(&self, limit: Duration) {
+        let (done, delivered) = oneshot::channel();
+        if self.queue.try_send(Message::Flush(done)).is_ok() {
+            let _ = tokio::time::timeout(limit, delivered).await;
+        }
+    }
+}
+
+async fn work(
+    mut messages: mpsc::Receiver<Message>,
+    mut book: Book,
+    sink: impl Sink,
+    patience: Patience,
+    metrics: Arc<Metrics>,
+) {
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let deliveries = tokio::select! {
+            message = messages.recv() => match message {
+                None => return,
+                Some(Message::Event(event)) => {
+                    Vec::from_iter(book.record(&event, Instant::now(), SystemTime::now()))
+                }
+                Some(Message::Flush(done)) => {
+                    let _ = done.send(());
+                    Vec::new()
+                }
+            },
+            _ = tick.tick() => book.tick(Instant::now()),
+        };
+        for delivery in deliveries {
+            if deliver::with_retries(&sink, &delivery, patience).await.is_err() {
+                metrics.events_lost.increment(&[]);
+            }
+        }
+    }
+}

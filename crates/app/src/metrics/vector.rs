@@ -1,0 +1,294 @@
+//! Counters, gauges and histograms with labels. One short lock each: they are touched a few times per sync.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::text::{Kind, Number, Text};
+
+/// One kind of value that a series can hold.
+pub trait Value: std::fmt::Debug + Clone + Send + Sync {
+    /// The family's type.
+    const KIND: Kind;
+    /// Writes the series' samples.
+    fn write(&self, text: &mut Text, name: &str, labels: &[(&str, &str)]);
+}
+
+/// A metric family: a value for each combination of label values that was seen.
+#[derive(Debug)]
+pub struct Vector<V> {
+    name: &'static str,
+    help: String,
+    labels: &'static [&'static str],
+    zero: V,
+    series: Mutex<BTreeMap<Vec<String>, V>>,
+}
+
+/// A family that can be written out.
+pub trait Family: std::fmt::Debug + Send + Sync {
+    /// What it is called.
+    fn name(&self) -> &str;
+    /// Writes it, unless nothing was seen yet.
+    fn write(&self, text: &mut Text);
+    /// Forgets everything seen.
+    fn reset(&self);
+}
+
+impl<V: Value> Vector<V> {
+    fn with_zero(name: &'static str, help: &str, labels: &'static [&'static str], zero: V) -> Self {
+        // Kubernetes puts a metric's stability before its help text.
+        let vector = Self {
+            name,
+            help: format!("[ALPHA] {help}"),
+            labels,
+            zero,
+            series: Mutex::default(),
+        };
+        vector.fill();
+        vector
+    }
+
+    /// A family without labels exists from the start, one with labels only once something was seen.
+    fn fill(&self) {
+        if self.labels.is_empty() {
+            self.lock().insert(Vec::new(), self.zero.clone());
+        }
+    }
+
+    fn update(&self, labels: &[&str], change: impl FnOnce(&mut V)) {
+        debug_assert_eq!(labels.len(), self.labels.len(), "{}", self.name);
+        change(
+            self.lock()
+                .entry(key(labels))
+                .or_insert_with(|| self.zero.clone()),
+        );
+    }
+
+    /// The value of one series, if it was ever touched.
+    pub fn get(&self, labels: &[&str]) -> Option<V> {
+        self.lock().get(&key(labels)).cloned()
+    }
+
+    // A value is changed in one step that cannot panic, so a poisoned lock is still good.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Vec<String>, V>> {
+        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(labels: &[&str]) -> Vec<String> {
+    labels.iter().map(|&label| label.to_owned()).collect()
+}
+
+impl<V: Value> Family for Vector<V> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn write(&self, text: &mut Text) {
+        let series = self.lock();
+        if series.is_empty() {
+            return;
+        }
+        text.family(self.name, V::KIND, &self.help);
+        for (values, value) in series.iter() {
+            let labels: Vec<(&str, &str)> = self
+                .labels
+                .iter()
+                .copied()
+                .zip(values.iter().map(String::as_str))
+                .collect();
+            value.write(text, self.name, &labels);
+        }
+    }
+
+    fn reset(&self) {
+        self.lock().clear();
+        self.fill();
+    }
+}
+
+/// A value that only grows.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Count(pub f64);
+
+impl Value for Count {
+    const KIND: Kind = Kind::Counter;
+
+    fn write(&self, text: &mut Text, name: &str, labels: &[(&str, &str)]) {
+        text.sample(name, labels.iter().copied(), self.0);
+    }
+}
+
+/// A value that goes up and down.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Level(pub f64);
+
+impl Value for Level {
+    const KIND: Kind = Kind::Gauge;
+
+    fn write(&self, text: &mut Text, name: &str, labels: &[(&str, &str)]) {
+        text.sample(name, labels.iter().copied(), self.0);
+    }
+}
+
+/// Observations counted by size.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Buckets {
+    /// Upper bounds, ascending, without the infinite one.
+    bounds: Arc<[f64]>,
+    /// Observations in each bucket alone; the last is beyond every bound.
+    counts: Vec<u64>,
+    sum: f64,
+}
+
+impl Buckets {
+    /// How many observations there were.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    fn observe(&mut self, value: f64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
+        self.counts[bucket] += 1;
+        self.sum += value;
+    }
+}
+
+impl Value for Buckets {
+    const KIND: Kind = Kind::Histogram;
+
+    fn write(&self, text: &mut Text, name: &str, labels: &[(&str, &str)]) {
+        let bucket = format!("{name}_bucket");
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        let mut total = 0;
+        for (bound, count) in bounds.zip(&self.counts) {
+            total += count;
+            let bound = Number(bound).to_string();
+            let labels = labels.iter().copied().chain([("le", bound.as_str())]);
+            text.sample(&bucket, labels, total as f64);
+        }
+        text.sample(&format!("{name}_sum"), labels.iter().copied(), self.sum);
+        text.sample(&format!("{name}_count"), labels.iter().copied(), total as f64);
+    }
+}
+
+/// A family of counters.
+pub type Counters = Vector<Count>;
+/// A family of gauges.
+pub type Gauges = Vector<Level>;
+/// A family of histograms.
+pub type Histograms = Vector<Buckets>;
+
+impl Counters {
+    /// Counters with the given labels.
+    pub fn new(name: &'static str, help: &str, labels: &'static [&'static str]) -> Self {
+        Self::with_zero(name, help, labels, Count(0.0))
+    }
+
+    /// Counts one.
+    pub fn increment(&self, labels: &[&str]) {
+        self.add(labels, 1.0);
+    }
+
+    /// Counts several.
+    pub fn add(&self, labels: &[&str], more: f64) {
+        self.update(labels, |count| count.0 += more);
+    }
+
+    /// Takes over a count that is kept elsewhere.
+    pub fn set(&self, labels: &[&str], count: f64) {
+        self.update(labels, |value| value.0 = count);
+    }
+}
+
+impl Gauges {
+    /// Gauges with the given labels.
+    pub fn new(name: &'static str, help: &str, labels: &'static [&'static str]) -> Self {
+        Self::with_zero(name, help, labels, Level(0.0))
+    }
+
+    /// Sets one gauge.
+    pub fn set(&self, labels: &[&str], value: f64) {
+        self.update(labels, |level| level.0 = value);
+    }
+}
+
+impl Histograms {
+    /// Histograms with the given labels and upper bounds.
+    pub fn new(name: &'static str, help: &str, labels: &'static [&'static str], bounds: Vec<f64>) -> Self {
+        let counts = vec![0; bounds.len() + 1];
+        Self::with_zero(
+            name,
+            help,
+            labels,
+            Buckets {
+                bounds: bounds.into(),
+                counts,
+                sum: 0.0,
+            },
+        )
+    }
+
+    /// Observes a value.
+    pub fn observe(&self, labels: &[&str], value: f64) {
+        self.update(labels, |buckets| buckets.observe(value));
+    }
+
+    /// Observes a duration in seconds.
+    pub fn observe_duration(&self, labels: &[&str], duration: Duration) {
+        self.observe(labels, duration.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text_of(family: &dyn Family) -> String {
+        let mut text = Text::default();
+        family.write(&mut text);
+        text.finish()
+    }
+
+    #[test]
+    fn labelled_families_appear_once_seen_and_plain_ones_at_once() {
+        let labelled = Counters::new("a_total", "A", &["code"]);
+        assert_eq!(text_of(&labelled), "");
+        labelled.increment(&["503"]);
+        labelled.increment(&["200"]);
+        labelled.increment(&["200"]);
+        assert_eq!(
+            text_of(&labelled),
+            "# HELP a_total [ALPHA] A\n# TYPE a_total counter\na_total{code=\"200\"} 2\na_total{code=\"503\"} 1\n"
+        );
+        let plain = Gauges::new("b", "B", &[]);
+        assert_eq!(text_of(&plain), "# HELP b [ALPHA] B\n# TYPE b gauge\nb 0\n");
+        plain.set(&[], 1.5);
+        plain.reset();
+        assert!(text_of(&plain).ends_with("b 0\n"));
+    }
+
+    #[test]
+    fn histograms_are_cumulative_and_bounds_inclusive() {
+        let histogram = Histograms::new("h", "H", &["f"], vec![0.001, 1.0]);
+        for value in [0.001, 0.5, 1.0, 2.0] {
+            histogram.observe(&["x"], value);
+        }
+        assert_eq!(
+            text_of(&histogram),
+            "# HELP h [ALPHA] H\n# TYPE h histogram\n\
+             h_bucket{f=\"x\",le=\"0.001\"} 1\nh_bucket{f=\"x\",le=\"1\"} 3\nh_bucket{f=\"x\",le=\"+Inf\"} 4\n\
+             h_sum{f=\"x\"} 3.501\nh_count{f=\"x\"} 4\n"
+        );
+    }
+
+    #[test]
+    fn label_values_are_escaped() {
+        let gauge = Gauges::new("g", "line\nbreak \\", &["l"]);
+        gauge.set(&["a\"b\\c\nd"], f64::INFINITY);
+        assert_eq!(
+            text_of(&gauge),
+            "# HELP g [ALPHA] line\\nbreak \\\\\n# TYPE g gauge\ng{l=\"a\\\"b\\\\c\\nd\"} +Inf\n"
+        );
+    }
+}

@@ -1,0 +1,238 @@
+//! `/flagz` and `/statusz`: text for people, or JSON for those who name the exact kind they want.
+
+use std::fmt::Write as _;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use crate::clock;
+
+/// One of the two pages, in both forms.
+#[derive(Debug)]
+pub struct Component {
+    kind: &'static str,
+    text: String,
+    fields: Value,
+}
+
+/// A page in the form that the client accepts.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Rendered {
+    /// For people.
+    Text(String),
+    /// For programs.
+    Structured {
+        /// JSON or YAML.
+        content_type: &'static str,
+        /// The object.
+        body: String,
+        /// Said of a deprecated version.
+        warning: Option<&'static str>,
+    },
+    /// The client wants something that does not exist; the body says so.
+    NotAcceptable(String),
+}
+
+const NOTICE: &str = "Warning: this page is for people; its form may change at any time.";
+const DEPRECATED: &str = "299 - \"config.k8s.io/v1alpha1 is deprecated, use config.k8s.io/v1beta1\"";
+/// The Kubernetes release as the pages give it.
+const MINOR: &str = "1.36";
+
+impl Component {
+    /// Every flag with its value.
+    pub fn flagz(flags: &[(&'static str, String)]) -> Self {
+        let mut text = format!("\nkube-proxy flagz\n{NOTICE}\n\n");
+        for (name, value) in flags {
+            let _ = writeln!(text, "{name}={value}");
+        }
+        let flags: serde_json::Map<_, _> = flags
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), json!(value)))
+            .collect();
+        Self {
+            kind: "Flagz",
+            text,
+            fields: json!({ "flags": flags }),
+        }
+    }
+
+    /// What runs here and since when.
+    pub fn statusz(started: SystemTime, now: SystemTime) -> Self {
+        let up = now.duration_since(started).unwrap_or_default().as_secs();
+        let paths = ["/configz", "/flagz", "/healthz", "/metrics", "/proxyMode"];
+        let compiled = format!("none (ferry {}, rustc)", env!("CARGO_PKG_VERSION"));
+        let text = format!(
+            "\nkube-proxy statusz\n{NOTICE}\n\nStarted: {}\nUp: {} hr {:02} min {:02} sec\nGo version: {compiled}\n\
+             Binary version: {MINOR}\nEmulation version: {MINOR}\nPaths: {}\n",
+            clock::unix_date(started),
+            up / 3600,
+            up / 60 % 60,
+            up % 60,
+            paths.join(" "),
+        );
+        let whole_second = started
+            - std::time::Duration::from_nanos(u64::from(
+                started
+                    .duration_since(SystemTime::UNIX_EPOCH)
+                    .unwrap_or_default()
+                    .subsec_nanos(),
+            ));
+        let fields = json!({
+            "startTime": clock::rfc3339(whole_second),
+            "uptimeSeconds": up,
+            "goVersion": compiled,
+            "binaryVersion": MINOR,
+            "emulationVersion": MINOR,
+            "paths": paths,
+        });
+        Self {
+            kind: "Statusz",
+            text,
+            fields,
+        }
+    }
+
+    /// Picks the form by the `Accept` header: text for anyone who takes it, else exactly this kind of object.
+    pub fn render(&self, accept: &str) -> Rendered {
+        if accept.trim().is_empty() {
+            return Rendered::Text(self.text.clone());
+        }
+        for range in accept.split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default();
+            match media {
+                "*/*" | "text/*" | "text/plain" => return Rendered::Text(self.text.clone()),
+                // JSON is YAML, too.
+                "application/json" | "application/yaml" => {
+                    let content_type = if media == "application/json" {
+                        "application/json"
+                    } else {
+                        "application/yaml"
+                    };
+                    if let Some(version) = self.asked_version(parts) {
+                        return self.structured(content_type, version);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Rendered::NotAcceptable(not_acceptable())
+    }
+
+    /// The version that the parameters `v`, `g` and `as` ask for, if they ask for this kind.
+    fn asked_version<'a>(&self, parameters: impl Iterator<Item = &'a str>) -> Option<&'static str> {
+        let (mut version, mut group, mut kind) = (None, None, None);
+        for parameter in parameters {
+            match parameter.split_once('=') {
+                Some(("v", value)) => version = Some(value),
+                Some(("g", value)) => group = Some(value),
+                Some(("as", value)) => kind = Some(value),
+                _ => {}
+            }
+        }
+        if group != Some("config.k8s.io") || kind != Some(self.kind) {
+            return None;
+        }
+        ["v1beta1", "v1alpha1"]
+            .into_iter()
+            .find(|known| version == Some(known))
+    }
+
+    fn structured(&self, content_type: &'static str, version: &'static str) -> Rendered {
+        let mut body = format!(
+            "{{\"kind\":\"{}\",\"apiVersion\":\"config.k8s.io/{version}\",\"metadata\":{{\"name\":\"kube-proxy\"}}",
+            self.kind
+        );
+        if let Value::Object(fields) = &self.fields {
+            for (name, value) in fields {
+                let _ = write!(body, ",\"{name}\":{value}");
+            }
+        }
+        body.push('}');
+        let warning = (version == "v1alpha1").then_some(DEPRECATED);
+        Rendered::Structured {
+            content_type,
+            body,
+            warning,
+        }
+    }
+}
+
+fn not_acceptable() -> String {
+    json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": "only these media types are served: text/plain, and application/json or application/yaml \
+                    with the parameters v, g and as",
+        "reason": "NotAcceptable",
+        "code": 406,
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn flags() -> Component {
+        Component::flagz(&[("bind-address", "0.0.0.0".into()), ("v", "2".into())])
+    }
+
+    #[test]
+    fn people_get_text() {
+        for accept in ["", "*/*", "text/plain", "text/html,*/*;q=0.8"] {
+            let Rendered::Text(text) = flags().render(accept) else {
+                panic!("{accept:?}")
+            };
+            assert!(text.starts_with("\nkube-proxy flagz\n"), "{text}");
+            assert!(text.ends_with("\nbind-address=0.0.0.0\nv=2\n"), "{text}");
+        }
+    }
+
+    #[test]
+    fn programs_get_the_kind_they_name() {
+        assert_eq!(
+            flags().render("application/json;v=v1beta1;g=config.k8s.io;as=Flagz"),
+            Rendered::Structured {
+                content_type: "application/json",
+                body: "{\"kind\":\"Flagz\",\"apiVersion\":\"config.k8s.io/v1beta1\",\
+                       \"metadata\":{\"name\":\"kube-proxy\"},\
+                       \"flags\":{\"bind-address\":\"0.0.0.0\",\"v\":\"2\"}}"
+                    .into(),
+                warning: None,
+            }
+        );
+        let old = flags().render("application/json;v=v1alpha1;g=config.k8s.io;as=Flagz");
+        assert!(
+            matches!(old, Rendered::Structured { warning: Some(_), .. }),
+            "{old:?}"
+        );
+        for refused in [
+            "application/json",
+            "application/json;v=v1beta1;g=config.k8s.io;as=Statusz",
+            "image/png",
+        ] {
+            assert!(
+                matches!(flags().render(refused), Rendered::NotAcceptable(_)),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn status_tells_start_and_uptime() {
+        let started = SystemTime::UNIX_EPOCH + Duration::new(1_794_739_671, 5);
+        let page = Component::statusz(started, started + Duration::from_secs(3723));
+        assert!(
+            page.text.contains("\nStarted: Sun Nov 15 10:47:51 UTC 2026\n"),
+            "{}",
+            page.text
+        );
+        assert!(page.text.contains("\nUp: 1 hr 02 min 03 sec\n"), "{}", page.text);
+        assert_eq!(page.fields["startTime"], "2026-11-15T10:47:51Z");
+        assert_eq!(page.fields["uptimeSeconds"], 3723);
+    }
+}
