@@ -1,6 +1,9 @@
 //! Ferry: host.
 
+pub mod ipset;
 pub mod iptables;
+pub mod ipvs;
+pub mod modules;
 pub mod netlink;
 pub mod nfacct;
 pub mod process;

@@ -54,7 +54,8 @@ pub(super) fn script(command: &[String], environment: impl Fn(&str) -> Option<St
     let words: Vec<String> = command.iter().map(|word| quote(word)).collect();
     let _ = write!(
         text,
-        ". /ctl/vars; PATH=$PATH:$cache; cd \"$work\"; out=(/dev/vport*p1) err=(/dev/vport*p2)\n\
+        ". /ctl/vars; PATH=$cache:$PATH; cd \"$work\"; out=(/dev/vport*p1) err=(/dev/vport*p2)\n\
+         modprobe -q ipv6\n\
          [ -e $out ] || {{ out=/dev/ttyS0 err=/dev/ttyS1; for t in $out $err; do stty -F $t raw; done; }}\n\
          ({}) </dev/null >$out 2>$err\n\
          echo $? >/ctl/rc; sync; exec \"$cache/busybox\" poweroff -f\n",

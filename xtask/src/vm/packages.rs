@@ -32,6 +32,9 @@ const WANTED: &[&str] = &[
 /// The modules it takes to mount the host's root.
 const BOOT_MODULES: &[&str] = &["/virtio", "/9p", "/netfs", "/fscache", "/overlay", "/modules."];
 
+/// Part of the cache's names: another number whenever what is built here, or the guest's first script, changes.
+const RECIPE: u32 = 1;
+
 /// A prepared kernel: `kernel`, `initrd`, `busybox`, `modprobe`, `lib/modules`, `version` in one directory.
 #[derive(Debug)]
 pub(super) struct Kernel {
@@ -59,7 +62,7 @@ pub(super) fn default_cache() -> Result<PathBuf> {
 
 /// The kernel of a Debian package, fetched at the first call.
 pub(super) fn kernel(cache: &Path, package: &str) -> Result<Kernel> {
-    let dir = cache.join(package);
+    let dir = cache.join(format!("{package}-{RECIPE}"));
     if !dir.join("version").exists() {
         eprintln!("vm: fetching {package} into {}", dir.display());
         fill(&dir, |tmp| build_kernel(tmp, package))
