@@ -1,8 +1,9 @@
 //! The test lab: what tests need around the product, and nothing of the product itself.
 //!
-//! [`netns`] has hosts made of network namespaces, with servers and probes that send real packets. It may
+//! [`api`] is a small Kubernetes API server. [`netns`] has hosts made of network namespaces, with servers and probes that send real packets. It may
 //! touch namespaces that it made itself and nothing else of the machine; they go when their value is dropped.
 
+pub mod api;
 pub mod netns;
 
 use std::time::Duration;
