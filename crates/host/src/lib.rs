@@ -5,6 +5,7 @@ pub mod iptables;
 pub mod ipvs;
 pub mod modules;
 pub mod netlink;
+pub mod netns;
 pub mod nfacct;
 pub mod process;
 pub mod route;

@@ -3,6 +3,7 @@
 //! Always holds: "already so" is success, whichever way: an address that is there, a link that is gone.
 
 mod monitor;
+mod wiring;
 
 pub use monitor::{Change, Monitor};
 
@@ -68,6 +69,14 @@ pub enum Error {
         address: IpAddr,
         /// Index of the interface.
         index: u32,
+        /// Why.
+        source: netlink::Error,
+    },
+    /// A route could not be added.
+    #[error("adding a route to {to}: {source}")]
+    Route {
+        /// Where it leads.
+        to: ipnet::IpNet,
         /// Why.
         source: netlink::Error,
     },
