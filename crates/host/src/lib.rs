@@ -7,6 +7,7 @@ pub mod modules;
 pub mod netlink;
 pub mod netns;
 pub mod nfacct;
+pub mod nftables;
 pub mod process;
 pub mod route;
 pub mod sysctl;
