@@ -7,6 +7,7 @@ pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod daemon;
+pub mod demo;
 pub mod events;
 pub mod gates;
 pub mod logging;
