@@ -1,6 +1,5 @@
 //! Ferry: host.
 
-pub mod conntrack;
 pub mod ipset;
 pub mod iptables;
 pub mod ipvs;

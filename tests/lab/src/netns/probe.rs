@@ -124,8 +124,7 @@ impl Probe {
         replies
     }
 
-    /// Sends it once and waits for the answer.
-    pub async fn once(&self, sockets: &Sockets) -> Reply {
+    async fn once(&self, sockets: &Sockets) -> Reply {
         match tokio::time::timeout(patience(ANSWER_TIME), self.ask(sockets)).await {
             Err(_) => Reply::just(Answer::Timeout),
             Ok(Err(e)) => Reply::just(Answer::of(&e)),
