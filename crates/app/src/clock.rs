@@ -65,7 +65,7 @@ pub fn unix_date(time: SystemTime) -> String {
     )
 }
 
-fn since_epoch(time: SystemTime) -> Duration {
+pub(crate) fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 

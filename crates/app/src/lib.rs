@@ -16,6 +16,9 @@ pub mod servers;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+/// The Kubernetes release whose kube-proxy we stand in for.
+pub const KUBERNETES_VERSION: &str = "v1.36.4";
+
 /// Runs one invocation of the program, whatever it asks for, and returns its exit status.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match cli::parse(args) {

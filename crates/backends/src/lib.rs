@@ -3,8 +3,6 @@
 //! A backend renders a plan into what its kernel should hold, compares that with what it knows or observes, and
 //! writes the difference. It decides nothing about services: that is in the plan.
 
-pub mod iptables;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,8 +49,6 @@ pub struct Applied {
     pub tables: Vec<TableRules>,
     /// What could not be done and is not worth failing for.
     pub warnings: Vec<String>,
-    /// Writes that the kernel or its tool refused and that were worked around or repeated in another way.
-    pub failed_writes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use super::{Action, Command};
+use super::Command;
 use crate::{commands, daemon};
 
 /// Does what was asked and returns the exit status.
 pub fn dispatch(command: Command) -> ExitCode {
     let outcome = match command {
-        Command::Daemon(settings, action) => return daemon_status(daemon::run(*settings, action), action),
+        Command::Daemon(settings, action) => return daemon_status(daemon::run(*settings, action)),
         Command::Plan(plan) => commands::plan(plan),
         Command::Trace(trace) => commands::trace(trace),
         Command::Status(status) => commands::status(status),
@@ -23,14 +23,12 @@ pub fn dispatch(command: Command) -> ExitCode {
     }
 }
 
-/// kube-proxy's last words: two lines for a failed run, one for anything else.
-fn daemon_status(outcome: anyhow::Result<()>, action: Action) -> ExitCode {
+/// kube-proxy's last words.
+fn daemon_status(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else {
         return ExitCode::SUCCESS;
     };
-    if action == Action::Run {
-        tracing::error!(err = format!("{error:#}"), "Error running ProxyServer");
-    }
+    tracing::error!(err = format!("{error:#}"), "Error running ProxyServer");
     tracing::error!(err = format!("{error:#}"), "command failed");
     ExitCode::FAILURE
 }

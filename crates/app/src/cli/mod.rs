@@ -1,15 +1,22 @@
-//! The command line: what was typed becomes a [`Command`].
-//! It touches nothing but the standard streams.
+//! The command line: what was typed, and the configuration it names, become a [`Command`].
+//! It reads the configuration file, starts logging, and touches the standard streams.
 //! What always holds: kube-proxy's own command line is accepted unchanged and is the daemon.
 
+mod completions;
 mod dispatch;
+pub mod flags;
+mod help;
+mod parse;
+mod version;
 
-use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 pub use dispatch::dispatch;
+pub use ferry_model::Protocol;
+pub use parse::parse;
+pub(crate) use version::reported as reported_version;
 
 use crate::config::Settings;
 
@@ -29,14 +36,6 @@ pub enum Action {
 pub enum Output {
     Text,
     Json,
-}
-
-/// A transport protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-    Sctp,
 }
 
 /// Whose decisions `plan` and `trace` show.
@@ -89,8 +88,8 @@ pub enum Command {
     Demo(Demo),
 }
 
-/// Why there is nothing to run: a text to print and the exit status.
-#[derive(Debug)]
+/// Why there is nothing to run: a text to print, if any, and the exit status.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Stop {
     stdout: String,
     stderr: String,
@@ -98,21 +97,35 @@ pub struct Stop {
 }
 
 impl Stop {
+    /// Everything asked for is this text.
+    fn text(stdout: String) -> Self {
+        Self {
+            stdout,
+            stderr: String::new(),
+            status: 0,
+        }
+    }
+
+    /// The command line was not understood.
+    fn refused(stderr: String) -> Self {
+        Self {
+            stdout: String::new(),
+            stderr,
+            status: 1,
+        }
+    }
+
+    /// It failed, and the log says why.
+    fn failed() -> Self {
+        Self::refused(String::new())
+    }
+
     /// Prints the text and returns the exit status.
     pub fn report(&self) -> ExitCode {
         use std::io::Write as _;
+        // A reader that went away early (`ferry --help | head`) is no failure.
         let _ = std::io::stdout().write_all(self.stdout.as_bytes());
         let _ = std::io::stderr().write_all(self.stderr.as_bytes());
         ExitCode::from(self.status)
     }
-}
-
-/// Reads a command line, the program's name first.
-pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Stop> {
-    let count = args.into_iter().count();
-    Err(Stop {
-        stdout: String::new(),
-        stderr: format!("Error: {count} arguments not understood\n"),
-        status: 1,
-    })
 }

@@ -1,10 +1,56 @@
 //! Configuration: flags and `KubeProxyConfiguration` files in, one checked [`Settings`] out.
-//! It reads the configuration file and nothing else of the world.
+//! It reads and watches the configuration file and touches nothing else of the world.
 //! What always holds: a [`Settings`] value exists only if the whole configuration was valid.
 
+mod build;
+mod complete;
+mod file;
+mod sanity;
 mod settings;
+mod validate;
+pub mod values;
+mod watch;
+pub mod written;
+pub mod yaml;
 
+use std::sync::Arc;
+
+pub use complete::{Completed, Level, Note, complete};
+pub use file::{DecodeError, Decoded, configz, decode, to_yaml};
+pub use sanity::{NodeFacts, Sanity, sanity};
 pub use settings::{
     ApiClient, Conntrack, DetectLocal, Iptables, Ipvs, Mode, Nftables, NodePortAddresses, PortRange,
     Settings, Source, Userspace,
 };
+
+pub use watch::{ConfigChange, ConfigWatch, reexec};
+
+use crate::cli::flags::{self, Typed};
+
+/// Why there are no settings; each step of kube-proxy's start has its prefix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    Flags(#[from] flags::FlagError),
+    #[error("failed complete: {0}")]
+    Complete(String),
+    #[error("initialize logging: {0}")]
+    Logging(String),
+    #[error("failed validate: {0}")]
+    Validate(String),
+}
+
+/// The settings that a command line asks for.
+pub fn settings(typed: Arc<Typed>) -> Result<Settings, Error> {
+    complete(&typed)?.validate(typed)
+}
+
+impl Settings {
+    /// The settings of the daemon started with these arguments, the program's name left out.
+    pub fn from_args<S: AsRef<str>>(args: &[S]) -> Result<Self, Error> {
+        let args: Vec<String> = args.iter().map(|arg| arg.as_ref().to_owned()).collect();
+        let mut typed = Typed::default();
+        flags::parse(&[flags::FLAGS], &args, &mut typed)?;
+        settings(Arc::new(typed))
+    }
+}

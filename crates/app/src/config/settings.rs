@@ -2,10 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::cli::flags::Typed;
 use crate::gates::Gates;
 use crate::logging::Logging;
 
@@ -175,10 +177,16 @@ pub struct Settings {
     /// Per-service and per-endpoint connection counters in the metrics.
     pub traffic_counters: bool,
 
+    /// The version that clients are told, `v1.36.4` unless `--version=v...` says otherwise.
+    pub reported_version: String,
+    /// Only ever checked for its family.
+    pub winkernel_source_vip: Option<IpAddr>,
     /// The configuration file these settings were read from, to be watched.
     pub config_file: Option<PathBuf>,
     /// The body of `/configz`.
     pub configz: String,
     /// Every flag with its value as `/flagz` shows it, sorted by name.
     pub flagz: Vec<(&'static str, String)>,
+    /// The command line behind it all, to read a changed file with.
+    pub(super) typed: Arc<Typed>,
 }

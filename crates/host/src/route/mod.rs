@@ -3,7 +3,6 @@
 //! Always holds: "already so" is success, whichever way: an address that is there, a link that is gone.
 
 mod monitor;
-mod wiring;
 
 pub use monitor::{Change, Monitor};
 
@@ -69,14 +68,6 @@ pub enum Error {
         address: IpAddr,
         /// Index of the interface.
         index: u32,
-        /// Why.
-        source: netlink::Error,
-    },
-    /// A route could not be added.
-    #[error("adding a route to {to}: {source}")]
-    Route {
-        /// Where it leads.
-        to: ipnet::IpNet,
         /// Why.
         source: netlink::Error,
     },

@@ -1,0 +1,226 @@
+//! From what was typed to one [`Config`]: the file or the flags, then defaults that depend on the platform.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use super::Error;
+use super::file::{self, DecodeError};
+use super::values::append_port;
+use super::written::Config;
+use crate::cli::flags::{FLAGS, Typed};
+use crate::gates::Gates;
+
+/// More than a ConfigMap can hold.
+const MAX_FILE_BYTES: u64 = 8 << 20;
+
+/// How loud a [`Note`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    Info,
+    Warning,
+}
+
+/// Something to tell the operator once logging works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    pub level: Level,
+    pub message: String,
+    pub fields: Vec<(&'static str, String)>,
+}
+
+impl Note {
+    fn info(message: &str) -> Self {
+        Self {
+            level: Level::Info,
+            message: message.to_owned(),
+            fields: Vec::new(),
+        }
+    }
+
+    fn warning(message: &str) -> Self {
+        Self {
+            level: Level::Warning,
+            ..Self::info(message)
+        }
+    }
+
+    fn with(mut self, key: &'static str, value: impl Into<String>) -> Self {
+        self.fields.push((key, value.into()));
+        self
+    }
+}
+
+/// A configuration with all defaults filled in, not yet judged.
+#[derive(Clone, Debug)]
+pub struct Completed {
+    pub config: Config,
+    pub gates: Gates,
+    pub notes: Vec<Note>,
+}
+
+/// Reads the file, or folds the flags; fills in what depends on the platform.
+pub fn complete(typed: &Typed) -> Result<Completed, Error> {
+    let mut notes = Vec::new();
+    let mut config = if typed.config_file.is_empty() {
+        from_flags(typed)
+    } else {
+        let config = from_file(typed, &mut notes)?;
+        notes.extend(void_flags(typed));
+        config
+    };
+    apply_platform_defaults(&mut config, &mut notes);
+    if !typed.hostname_override.is_empty() {
+        let name = typed.hostname_override.trim();
+        if name.is_empty() {
+            return Err(Error::Complete("empty hostname-override is invalid".to_owned()));
+        }
+        config.hostname_override = name.to_lowercase();
+    }
+    let gates = Gates::new(&config.feature_gates).map_err(Error::Complete)?;
+    notes.extend(gates.warnings().iter().map(|warning| Note::warning(warning)));
+    Ok(Completed { config, gates, notes })
+}
+
+fn from_flags(typed: &Typed) -> Config {
+    let mut config = typed.config.clone();
+    let given = |name| typed.given.contains(name);
+    let (sync, min, names) = if config.mode == "ipvs" {
+        (
+            typed.ipvs_sync_period,
+            typed.ipvs_min_sync_period,
+            ["ipvs-sync-period", "ipvs-min-sync-period"],
+        )
+    } else {
+        let names = ["iptables-sync-period", "iptables-min-sync-period"];
+        (typed.iptables_sync_period, typed.iptables_min_sync_period, names)
+    };
+    if given(names[0]) {
+        config.sync_period = sync;
+    }
+    if given(names[1]) {
+        config.min_sync_period = min;
+    }
+    if given("cluster-cidr") {
+        config.detect_local.cluster_cidrs = typed.cluster_cidr.split(',').map(str::to_owned).collect();
+    }
+    if typed.write_config_to.is_empty() {
+        let address = |address: &str, port| {
+            if port == 0 {
+                String::new()
+            } else {
+                append_port(address, port)
+            }
+        };
+        config.healthz_bind_address = address(&config.healthz_bind_address, typed.healthz_port);
+        config.metrics_bind_address = address(&config.metrics_bind_address, typed.metrics_port);
+    }
+    config
+}
+
+fn from_file(typed: &Typed, notes: &mut Vec<Note>) -> Result<Config, Error> {
+    let path = &typed.config_file;
+    let text = read(Path::new(path)).map_err(Error::Complete)?;
+    let mode = typed.given.contains("mode").then_some(typed.config.mode.as_str());
+    let decoded = file::decode(&text, mode).map_err(|DecodeError { message, line }| {
+        let place = line.map_or_else(|| path.clone(), |line| format!("{path}, line {line}"));
+        Error::Complete(format!("failed to decode: {message} ({place})"))
+    })?;
+    if let Some((why, lines)) = decoded.strict_error {
+        let lines: Vec<String> = lines.iter().map(usize::to_string).collect();
+        notes.push(
+            Note::info("Using lenient decoding as strict decoding failed")
+                .with("err", why)
+                .with("file", path.clone())
+                .with("lines", lines.join(",")),
+        );
+    }
+    let mut config = decoded.config;
+    overlay(typed, &mut config);
+    Ok(config)
+}
+
+/// The whole text of a file, or Go's message why not.
+fn read(path: &Path) -> Result<String, String> {
+    let shown = path.display();
+    let file = std::fs::File::open(path).map_err(|error| format!("open {shown}: {}", reason(&error)))?;
+    let mut bytes = Vec::new();
+    let read = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|error| format!("read {shown}: {}", reason(&error)))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(format!("read {shown}: larger than {MAX_FILE_BYTES} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        format!(
+            "failed to decode: {shown} is not UTF-8 text (byte {})",
+            error.utf8_error().valid_up_to()
+        )
+    })
+}
+
+/// The system's message in Go's spelling: lower case, without the number.
+fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    let mut chars = text.chars();
+    chars
+        .next()
+        .map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
+}
+
+/// The flags that count beside a file: those of logging, and our own.
+fn overlay(typed: &Typed, config: &mut Config) {
+    let given = |name: &str| typed.given.contains(name);
+    let from = &typed.config;
+    macro_rules! take {
+        ($($name:literal => $($field:ident).+),* $(,)?) => {
+            $(if given($name) { config.$($field).+ = from.$($field).+.clone(); })*
+        };
+    }
+    take!(
+        "v" => logging.verbosity,
+        "logging-format" => logging.format,
+        "log-text-split-stream" => logging.text.split_stream,
+        "log-text-info-buffer-size" => logging.text.info_buffer_size,
+        "log-json-split-stream" => logging.json.split_stream,
+        "log-json-info-buffer-size" => logging.json.info_buffer_size,
+        "manifests" => ferry.manifests,
+        "status-socket" => ferry.status_socket,
+        "socket" => ferry.status_socket,
+        "traffic-counters" => ferry.traffic_counters,
+        "nftables-localhost-nodeports" => ferry.nftables_localhost_node_ports,
+        "userspace-bind" => ferry.userspace_bind,
+        "proxy-port-range" => ferry.proxy_port_range,
+        "udp-timeout" => ferry.udp_timeout,
+    );
+    if given("log-flush-frequency") {
+        config.logging.flush_frequency = from.logging.flush_frequency;
+        config.logging.flush_frequency_is_number = false;
+    }
+    // The first pattern that fits counts, so the flag's come first.
+    let mut vmodule = from.logging.vmodule.clone();
+    vmodule.append(&mut config.logging.vmodule);
+    config.logging.vmodule = vmodule;
+}
+
+fn void_flags(typed: &Typed) -> Vec<Note> {
+    let void = FLAGS
+        .iter()
+        .filter(|flag| !flag.counts_with_config && typed.given.contains(flag.name));
+    void.map(|flag| {
+        Note::warning("Flag has no effect because --config is given").with("flag", format!("--{}", flag.name))
+    })
+    .collect()
+}
+
+fn apply_platform_defaults(config: &mut Config, notes: &mut Vec<Note>) {
+    if config.mode.is_empty() {
+        notes.push(Note::info("Using iptables proxy"));
+        config.mode = "iptables".to_owned();
+    }
+    if config.mode == "nftables" && config.node_port_addresses.as_ref().is_none_or(Vec::is_empty) {
+        config.node_port_addresses = Some(vec!["primary".to_owned()]);
+    }
+    if config.detect_local_mode.is_empty() {
+        config.detect_local_mode = "ClusterCIDR".to_owned();
+    }
+}

@@ -1,0 +1,14 @@
+//! Go's and Kubernetes' textual values: numbers, durations, quantities, addresses, comma-separated lists.
+//! Pure. What always holds: texts are read and refused as kube-proxy reads and refuses them, with its messages.
+
+mod duration;
+mod net;
+mod number;
+mod quantity;
+mod text;
+
+pub use duration::GoDuration;
+pub use net::{append_port, host_port_error, ip_error, parse_cidr, parse_ip, split_host_port};
+pub use number::{format_f32, parse_bool, parse_f32, parse_i32, parse_u31};
+pub use quantity::Quantity;
+pub use text::{format_list, parse_list, quote};
