@@ -3,6 +3,8 @@
 //! A backend renders a plan into what its kernel should hold, compares that with what it knows or observes, and
 //! writes the difference. It decides nothing about services: that is in the plan.
 
+pub mod userspace;
+
 use std::sync::Arc;
 use std::time::Duration;
 

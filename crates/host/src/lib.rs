@@ -1,5 +1,6 @@
 //! Ferry: host.
 
+pub mod datagram;
 pub mod ipset;
 pub mod iptables;
 pub mod ipvs;

@@ -1,0 +1,60 @@
+//! Who may come in through a door, and which endpoints are open to them: the plan's verdict for one class of
+//! frontends, asked per client.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ferry_model::Verdict;
+use ipnet::IpNet;
+
+
+/// How clients that belong to this node are told from others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Home {
+    /// Addresses of the node itself.
+    pub node: BTreeSet<IpAddr>,
+    /// Pods whose traffic counts as local.
+    pub pods: Option<IpNet>,
+}
+
+impl Home {
+    fn includes(&self, client: IpAddr) -> bool {
+        client.is_loopback()
+            || self.node.contains(&client)
+            || self.pods.is_some_and(|pods| pods.contains(&client))
+    }
+}
+
+/// The rule of one door.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    pub verdict: Verdict,
+    /// What clients of this node get, where that differs.
+    pub at_home: Option<(Arc<Home>, Verdict)>,
+    /// If any, only these may come; others are dropped. The node's own addresses count as given here only.
+    pub sources: Vec<IpNet>,
+}
+
+impl Access {
+    pub fn open(verdict: Verdict) -> Self {
+        Access { verdict, at_home: None, sources: Vec::new() }
+    }
+
+    pub fn verdict(&self, client: IpAddr) -> Verdict {
+        let client = client.to_canonical();
+        if !self.sources.is_empty() && !self.sources.iter().any(|net| net.contains(&client)) {
+            return Verdict::Drop;
+        }
+        match &self.at_home {
+            Some((home, verdict)) if home.includes(client) => *verdict,
+            _ => self.verdict,
+        }
+    }
+
+    /// The one verdict for every client, if there is one.
+    pub fn uniform(&self) -> Option<Verdict> {
+        let same_at_home = self.at_home.as_ref().is_none_or(|(_, verdict)| *verdict == self.verdict);
+        (same_at_home && (self.sources.is_empty() || self.verdict == Verdict::Drop)).then_some(self.verdict)
+    }
+}

@@ -1,0 +1,256 @@
+//! The data plane of userspace mode: sockets in, sockets out, and what happens between them.
+//!
+//! Touches sockets and pipes only; it knows nothing of plans or rules. No client waits for another: a connection is
+//! accepted, dialled and copied in a task of its own, and what there is too much of waits in the kernel's queue.
+
+mod pipes;
+mod proxy_protocol;
+mod pump;
+mod sockets;
+mod tcp;
+mod udp;
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use super::access::Access;
+use super::balancer::{Balancer, Target};
+use super::traffic::Counters;
+use pipes::Pipes;
+
+pub use sockets::{Listening, bind_tcp, bind_udp};
+pub(super) use sockets::{hold_tcp, hold_udp, refuse_all};
+pub(super) use udp::SessionRecord;
+
+/// What the relay may use and how long it waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Threads; zero means one for each processor.
+    pub threads: usize,
+    /// TCP connections at a time; zero means as many as the limit on open files allows.
+    pub max_connections: usize,
+    /// UDP associations at a time; zero means a share of the limit on open files.
+    pub max_sessions: usize,
+    /// How long a UDP association outlives its last packet.
+    pub udp_idle: Duration,
+    /// How long each attempt to scope an endpoint may take; there are as many attempts.
+    pub dial: Vec<Duration>,
+    /// How long connections to a removed endpoint may go on; none means for as long as they like.
+    pub drain: Option<Duration>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            threads: 0,
+            max_connections: 0,
+            max_sessions: 0,
+            udp_idle: Duration::from_secs(30),
+            dial: [250, 500, 1000, 2000].map(Duration::from_millis).to_vec(),
+            drain: Some(Duration::from_secs(3600)),
+        }
+    }
+}
+
+/// One service port: its endpoints and counters, whatever the doors that lead to it.
+#[derive(Debug, Default)]
+pub struct Port {
+    pub balancer: Balancer,
+    pub counters: Counters,
+    options: RwLock<PortOptions>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortOptions {
+    /// Endpoints get a PROXY protocol header before the first byte.
+    pub proxy_protocol: bool,
+    /// Stands for the relay's own limit.
+    pub drain: Option<Duration>,
+}
+
+impl Port {
+    pub fn options(&self) -> PortOptions {
+        *self.options.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_options(&self, options: PortOptions) {
+        *self.options.write().unwrap_or_else(PoisonError::into_inner) = options;
+    }
+}
+
+/// One way into a service port, with its own rule about who may come in.
+#[derive(Debug)]
+pub struct Door {
+    pub port: Arc<Port>,
+    access: RwLock<Arc<Access>>,
+}
+
+impl Door {
+    pub fn new(port: Arc<Port>, access: Access) -> Arc<Self> {
+        Arc::new(Door { port, access: RwLock::new(Arc::new(access)) })
+    }
+
+    pub fn access(&self) -> Arc<Access> {
+        self.access.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set_access(&self, access: Access) {
+        *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+    }
+}
+
+/// What all tasks share.
+#[derive(Debug)]
+struct Shared {
+    settings: Settings,
+    connections: Arc<Semaphore>,
+    pipes: Pipes,
+    sessions: AtomicUsize,
+    max_sessions: usize,
+}
+
+/// The running relay. Dropping it ends every connection.
+#[derive(Debug)]
+pub struct Relay {
+    runtime: Option<Runtime>,
+    shared: Arc<Shared>,
+    max_connections: usize,
+}
+
+/// A door in service. Dropping it closes the door; those who are inside stay.
+#[derive(Debug)]
+pub struct Serving {
+    task: AbortHandle,
+    udp: Option<udp::Sessions>,
+}
+
+impl Serving {
+    /// The associations of a UDP door, to be handed over.
+    pub(super) fn sessions(&self) -> Vec<SessionRecord> {
+        self.udp.as_ref().map(udp::Sessions::records).unwrap_or_default()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Relay {
+    pub fn start(settings: Settings) -> io::Result<Self> {
+        let mut builder = Builder::new_multi_thread();
+        if settings.threads > 0 {
+            builder.worker_threads(settings.threads);
+        }
+        let runtime = builder.thread_name("ferry-relay").enable_io().enable_time().build()?;
+        // A connection needs two files, an association one; some are left for listeners, pipes and the daemon.
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20) as usize;
+        let or = |chosen: usize, default: usize| if chosen == 0 { default.max(1) } else { chosen };
+        let max_connections =
+            or(settings.max_connections, files * 2 / 5).min(Semaphore::MAX_PERMITS);
+        let shared = Shared {
+            connections: Arc::new(Semaphore::new(max_connections)),
+            pipes: Pipes::new((files / 64).clamp(2, 1024)),
+            sessions: AtomicUsize::new(0),
+            max_sessions: or(settings.max_sessions, files / 10),
+            settings,
+        };
+        Ok(Relay { runtime: Some(runtime), shared: Arc::new(shared), max_connections })
+    }
+
+    fn handle(&self) -> io::Result<&Handle> {
+        let stopped = || io::Error::other("the relay has stopped");
+        self.runtime.as_ref().map(Runtime::handle).ok_or_else(stopped)
+    }
+
+    /// Lets clients in through a listening socket.
+    pub fn serve(&self, listening: Listening, door: Arc<Door>, restored: Vec<SessionRecord>) -> io::Result<Serving> {
+        let handle = self.handle()?;
+        let _inside = handle.enter();
+        match listening {
+            Listening::Tcp(listener) => {
+                let accepting = tcp::accept(listener, door, self.shared.clone())?;
+                Ok(Serving { task: handle.spawn(accepting).abort_handle(), udp: None })
+            }
+            Listening::Udp(socket) => {
+                let (receiving, sessions) = udp::receive(socket, door, self.shared.clone(), restored)?;
+                Ok(Serving { task: handle.spawn(receiving).abort_handle(), udp: Some(sessions) })
+            }
+        }
+    }
+
+    /// Lets the connections to endpoints that left end by themselves, and ends them at the deadline.
+    pub fn drain(&self, left: Vec<Arc<Target>>, limit: Option<Duration>) {
+        let (Some(limit), Ok(handle)) = (limit.or(self.shared.settings.drain), self.handle()) else { return };
+        for target in left {
+            let Some(departure) = target.departure() else { continue };
+            handle.spawn(async move {
+                tokio::time::sleep(limit).await;
+                target.cut_since(departure);
+            });
+        }
+    }
+
+    /// Runs something of the backend's own next to the relay.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> io::Result<AbortHandle> {
+        Ok(self.handle()?.spawn(task).abort_handle())
+    }
+
+    /// Open TCP connections.
+    pub fn connections(&self) -> usize {
+        self.max_connections.saturating_sub(self.shared.connections.available_permits())
+    }
+
+    /// Open UDP associations.
+    pub fn sessions(&self) -> usize {
+        self.shared.sessions.load(Relaxed)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Makes closing the socket a reset: the other side learns that something broke.
+fn reset_on_close(socket: impl AsFd) {
+    let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}
+
+/// Whether an error says that the process or the machine has run out of something for now.
+fn is_exhaustion(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
+    )
+}
+
+/// The largest datagram, and what a read of a stream takes at a time.
+const SCRATCH_SIZE: usize = 64 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_SIZE].into_boxed_slice());
+}
+
+/// Lends the buffer of the thread: connections that wait hold none.
+fn with_scratch<T>(body: impl FnOnce(&mut [u8]) -> T) -> T {
+    SCRATCH.with_borrow_mut(|scratch| body(scratch))
+}
+
+#[cfg(test)]
+mod tests;
