@@ -8,7 +8,6 @@ use std::sync::Arc;
 use ferry_model::Verdict;
 use ipnet::IpNet;
 
-
 /// How clients that belong to this node are told from others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Home {
@@ -38,7 +37,11 @@ pub struct Access {
 
 impl Access {
     pub fn open(verdict: Verdict) -> Self {
-        Access { verdict, at_home: None, sources: Vec::new() }
+        Access {
+            verdict,
+            at_home: None,
+            sources: Vec::new(),
+        }
     }
 
     pub fn verdict(&self, client: IpAddr) -> Verdict {
@@ -54,7 +57,10 @@ impl Access {
 
     /// The one verdict for every client, if there is one.
     pub fn uniform(&self) -> Option<Verdict> {
-        let same_at_home = self.at_home.as_ref().is_none_or(|(_, verdict)| *verdict == self.verdict);
+        let same_at_home = self
+            .at_home
+            .as_ref()
+            .is_none_or(|(_, verdict)| *verdict == self.verdict);
         (same_at_home && (self.sources.is_empty() || self.verdict == Verdict::Drop)).then_some(self.verdict)
     }
 }

@@ -90,7 +90,9 @@ impl Target {
 
     pub(super) fn failed(&self, now: Instant) {
         let failures = self.failures.fetch_add(1, Relaxed).min(16) as u32;
-        let pause = FIRST_SUSPICION.saturating_mul(1 << failures).min(LONGEST_SUSPICION);
+        let pause = FIRST_SUSPICION
+            .saturating_mul(1 << failures)
+            .min(LONGEST_SUSPICION);
         let until = now.duration_since(*START) + pause;
         self.suspect_until.store(until.as_millis() as u64, Relaxed);
     }
@@ -149,7 +151,10 @@ impl Ring {
             wanted.iter().all(|address| have.contains(address))
         };
         if !unchanged {
-            self.targets = wanted.iter().filter_map(|address| targets.get(address).cloned()).collect();
+            self.targets = wanted
+                .iter()
+                .filter_map(|address| targets.get(address).cloned())
+                .collect();
             self.targets.shuffle(&mut rand::rng());
             self.next = 0;
         }
@@ -218,10 +223,18 @@ impl Balancer {
     pub fn update(&self, pools: &Pools, affinity: Option<Duration>) -> Vec<Arc<Target>> {
         let mut state = self.state();
         let state = &mut *state;
-        let known: HashSet<SocketAddr> =
-            pools.known.iter().chain(&pools.cluster).chain(&pools.local).copied().collect();
+        let known: HashSet<SocketAddr> = pools
+            .known
+            .iter()
+            .chain(&pools.cluster)
+            .chain(&pools.local)
+            .copied()
+            .collect();
         for address in &known {
-            let target = state.targets.entry(*address).or_insert_with(|| Arc::new(Target::new(*address)));
+            let target = state
+                .targets
+                .entry(*address)
+                .or_insert_with(|| Arc::new(Target::new(*address)));
             if target.is_gone() {
                 target.come_back();
             }
@@ -249,9 +262,21 @@ impl Balancer {
 
     /// Chooses the endpoint of a new connection. `tried` names those that this connection has failed to scope:
     /// once there is one, affinity is set aside and the client sticks to the next endpoint.
-    pub fn pick(&self, scope: Scope, client: IpAddr, tried: &[SocketAddr], now: Instant) -> Option<Arc<Target>> {
+    pub fn pick(
+        &self,
+        scope: Scope,
+        client: IpAddr,
+        tried: &[SocketAddr],
+        now: Instant,
+    ) -> Option<Arc<Target>> {
         let mut state = self.state();
-        let State { targets, cluster, local, affinity, sticky } = &mut *state;
+        let State {
+            targets,
+            cluster,
+            local,
+            affinity,
+            sticky,
+        } = &mut *state;
         let ring = match scope {
             Scope::Cluster => cluster,
             Scope::Local => local,
@@ -268,7 +293,13 @@ impl Balancer {
             return targets.get(&record.address).cloned();
         }
         let target = ring.next(tried, now)?;
-        sticky.insert(client, Sticky { address: target.address, used: now });
+        sticky.insert(
+            client,
+            Sticky {
+                address: target.address,
+                used: now,
+            },
+        );
         if let Some(cutoff) = now.checked_sub(lifetime) {
             // Two for one: expired records go faster than new ones come.
             for _ in 0..2 {
@@ -283,13 +314,21 @@ impl Balancer {
 
     /// The endpoint of that address, if it is one of ours.
     pub(super) fn target(&self, address: SocketAddr) -> Option<Arc<Target>> {
-        self.state().targets.get(&address).filter(|target| !target.is_gone()).cloned()
+        self.state()
+            .targets
+            .get(&address)
+            .filter(|target| !target.is_gone())
+            .cloned()
     }
 
     /// Makes a client choose anew, if it still sticks to that endpoint.
     pub(super) fn forget(&self, client: IpAddr, address: SocketAddr) {
         let mut state = self.state();
-        if state.sticky.get(&client).is_some_and(|record| record.address == address) {
+        if state
+            .sticky
+            .get(&client)
+            .is_some_and(|record| record.address == address)
+        {
             state.sticky.remove(&client);
         }
     }
@@ -299,7 +338,11 @@ impl Balancer {
         let now = Instant::now();
         let state = self.state();
         let age = |used| now.saturating_duration_since(used);
-        state.sticky.iter().map(|(client, record)| (*client, record.address, age(record.used))).collect()
+        state
+            .sticky
+            .iter()
+            .map(|(client, record)| (*client, record.address, age(record.used)))
+            .collect()
     }
 
     /// Takes over what `sticky` of a predecessor returned, for the endpoints that are still there.
@@ -310,7 +353,13 @@ impl Balancer {
         for (client, address, age) in records {
             let used = now.checked_sub(*age).filter(|_| *age < lifetime);
             if let (Some(used), true) = (used, state.targets.contains_key(address)) {
-                state.sticky.insert(*client, Sticky { address: *address, used });
+                state.sticky.insert(
+                    *client,
+                    Sticky {
+                        address: *address,
+                        used,
+                    },
+                );
             }
         }
     }

@@ -12,11 +12,17 @@ fn client(n: u8) -> IpAddr {
 
 fn pools(numbers: &[u8]) -> Pools {
     let all: Vec<SocketAddr> = numbers.iter().map(|n| endpoint(*n)).collect();
-    Pools { cluster: all.clone(), local: Vec::new(), known: all }
+    Pools {
+        cluster: all.clone(),
+        local: Vec::new(),
+        known: all,
+    }
 }
 
 fn pick(balancer: &Balancer, who: u8, at: Instant) -> Option<SocketAddr> {
-    balancer.pick(Scope::Cluster, client(who), &[], at).map(|target| target.address)
+    balancer
+        .pick(Scope::Cluster, client(who), &[], at)
+        .map(|target| target.address)
 }
 
 const STICKY: Option<Duration> = Some(Duration::from_secs(100));
@@ -56,10 +62,19 @@ fn an_unchanged_set_keeps_its_turn() {
 #[test]
 fn each_reach_has_its_own_ring() {
     let balancer = Balancer::default();
-    balancer.update(&Pools { local: vec![endpoint(9)], ..pools(&[1, 2]) }, None);
+    balancer.update(
+        &Pools {
+            local: vec![endpoint(9)],
+            ..pools(&[1, 2])
+        },
+        None,
+    );
     let now = Instant::now();
     for _ in 0..4 {
-        assert_eq!(balancer.pick(Scope::Local, client(1), &[], now).unwrap().address, endpoint(9));
+        assert_eq!(
+            balancer.pick(Scope::Local, client(1), &[], now).unwrap().address,
+            endpoint(9)
+        );
         assert_ne!(pick(&balancer, 1, now), Some(endpoint(9)));
     }
 }
@@ -120,13 +135,23 @@ fn a_failed_attempt_moves_on_and_the_client_sticks_to_what_answered() {
     balancer.update(&pools(&[1, 2, 3]), STICKY);
     let now = Instant::now();
     let first = pick(&balancer, 1, now).unwrap();
-    let second = balancer.pick(Scope::Cluster, client(1), &[first], now).unwrap().address;
+    let second = balancer
+        .pick(Scope::Cluster, client(1), &[first], now)
+        .unwrap()
+        .address;
     assert_ne!(first, second);
-    let third = balancer.pick(Scope::Cluster, client(1), &[first, second], now).unwrap().address;
+    let third = balancer
+        .pick(Scope::Cluster, client(1), &[first, second], now)
+        .unwrap()
+        .address;
     assert!(third != first && third != second);
     assert_eq!(pick(&balancer, 1, now), Some(third));
     // All tried: the round goes on rather than give up early.
-    assert!(balancer.pick(Scope::Cluster, client(1), &[first, second, third], now).is_some());
+    assert!(
+        balancer
+            .pick(Scope::Cluster, client(1), &[first, second, third], now)
+            .is_some()
+    );
 }
 
 #[test]
@@ -152,7 +177,9 @@ fn an_endpoint_that_does_not_answer_is_asked_last_for_a_while() {
 fn a_departed_endpoint_keeps_its_connections_and_may_return() {
     let balancer = Balancer::default();
     balancer.update(&pools(&[1]), None);
-    let target = balancer.pick(Scope::Cluster, client(1), &[], Instant::now()).unwrap();
+    let target = balancer
+        .pick(Scope::Cluster, client(1), &[], Instant::now())
+        .unwrap();
     let lease = Lease::new(target.clone());
     let left = balancer.update(&pools(&[2]), None);
     assert!(left.len() == 1 && Arc::ptr_eq(&left[0], &target) && target.is_gone());
@@ -161,7 +188,10 @@ fn a_departed_endpoint_keeps_its_connections_and_may_return() {
     balancer.update(&pools(&[1, 2]), None);
     assert!(!target.is_gone());
     target.cut_since(departure);
-    assert!(!target.cut.load(Relaxed), "the deadline of a departure does not outlive the return");
+    assert!(
+        !target.cut.load(Relaxed),
+        "the deadline of a departure does not outlive the return"
+    );
     drop(lease);
     assert_eq!(target.open_connections(), 0);
 }

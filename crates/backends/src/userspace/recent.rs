@@ -30,7 +30,11 @@ struct Slot<V> {
 
 impl<K, V> Default for Recent<K, V> {
     fn default() -> Self {
-        Recent { entries: HashMap::new(), order: BTreeMap::new(), serial: 0 }
+        Recent {
+            entries: HashMap::new(),
+            order: BTreeMap::new(),
+            serial: 0,
+        }
     }
 }
 
@@ -133,7 +137,10 @@ mod tests {
         recent.get_mut(&0).unwrap().0 = start + Duration::from_secs(10);
         assert_eq!(recent.pop_oldest().unwrap().0, 1);
         assert!(recent.pop_unused_since(start + Duration::from_secs(2)).is_none());
-        assert_eq!(recent.pop_unused_since(start + Duration::from_secs(3)).unwrap().0, 2);
+        assert_eq!(
+            recent.pop_unused_since(start + Duration::from_secs(3)).unwrap().0,
+            2
+        );
         assert_eq!(recent.pop_oldest().unwrap().0, 3);
         assert_eq!(recent.pop_oldest().unwrap().0, 0);
         assert!(recent.pop_oldest().is_none());

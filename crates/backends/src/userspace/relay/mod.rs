@@ -97,7 +97,10 @@ pub struct Door {
 
 impl Door {
     pub fn new(port: Arc<Port>, access: Access) -> Arc<Self> {
-        Arc::new(Door { port, access: RwLock::new(Arc::new(access)) })
+        Arc::new(Door {
+            port,
+            access: RwLock::new(Arc::new(access)),
+        })
     }
 
     pub fn access(&self) -> Arc<Access> {
@@ -153,12 +156,15 @@ impl Relay {
         if settings.threads > 0 {
             builder.worker_threads(settings.threads);
         }
-        let runtime = builder.thread_name("ferry-relay").enable_io().enable_time().build()?;
+        let runtime = builder
+            .thread_name("ferry-relay")
+            .enable_io()
+            .enable_time()
+            .build()?;
         // A connection needs two files, an association one; some are left for listeners, pipes and the daemon.
         let files = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20) as usize;
         let or = |chosen: usize, default: usize| if chosen == 0 { default.max(1) } else { chosen };
-        let max_connections =
-            or(settings.max_connections, files * 2 / 5).min(Semaphore::MAX_PERMITS);
+        let max_connections = or(settings.max_connections, files * 2 / 5).min(Semaphore::MAX_PERMITS);
         let shared = Shared {
             connections: Arc::new(Semaphore::new(max_connections)),
             pipes: Pipes::new((files / 64).clamp(2, 1024)),
@@ -166,7 +172,11 @@ impl Relay {
             max_sessions: or(settings.max_sessions, files / 10),
             settings,
         };
-        Ok(Relay { runtime: Some(runtime), shared: Arc::new(shared), max_connections })
+        Ok(Relay {
+            runtime: Some(runtime),
+            shared: Arc::new(shared),
+            max_connections,
+        })
     }
 
     fn handle(&self) -> io::Result<&Handle> {
@@ -175,26 +185,41 @@ impl Relay {
     }
 
     /// Lets clients in through a listening socket.
-    pub fn serve(&self, listening: Listening, door: Arc<Door>, restored: Vec<SessionRecord>) -> io::Result<Serving> {
+    pub fn serve(
+        &self,
+        listening: Listening,
+        door: Arc<Door>,
+        restored: Vec<SessionRecord>,
+    ) -> io::Result<Serving> {
         let handle = self.handle()?;
         let _inside = handle.enter();
         match listening {
             Listening::Tcp(listener) => {
                 let accepting = tcp::accept(listener, door, self.shared.clone())?;
-                Ok(Serving { task: handle.spawn(accepting).abort_handle(), udp: None })
+                Ok(Serving {
+                    task: handle.spawn(accepting).abort_handle(),
+                    udp: None,
+                })
             }
             Listening::Udp(socket) => {
                 let (receiving, sessions) = udp::receive(socket, door, self.shared.clone(), restored)?;
-                Ok(Serving { task: handle.spawn(receiving).abort_handle(), udp: Some(sessions) })
+                Ok(Serving {
+                    task: handle.spawn(receiving).abort_handle(),
+                    udp: Some(sessions),
+                })
             }
         }
     }
 
     /// Lets the connections to endpoints that left end by themselves, and ends them at the deadline.
     pub fn drain(&self, left: Vec<Arc<Target>>, limit: Option<Duration>) {
-        let (Some(limit), Ok(handle)) = (limit.or(self.shared.settings.drain), self.handle()) else { return };
+        let (Some(limit), Ok(handle)) = (limit.or(self.shared.settings.drain), self.handle()) else {
+            return;
+        };
         for target in left {
-            let Some(departure) = target.departure() else { continue };
+            let Some(departure) = target.departure() else {
+                continue;
+            };
             handle.spawn(async move {
                 tokio::time::sleep(limit).await;
                 target.cut_since(departure);
@@ -209,7 +234,8 @@ impl Relay {
 
     /// Open TCP connections.
     pub fn connections(&self) -> usize {
-        self.max_connections.saturating_sub(self.shared.connections.available_permits())
+        self.max_connections
+            .saturating_sub(self.shared.connections.available_permits())
     }
 
     /// Open UDP associations.

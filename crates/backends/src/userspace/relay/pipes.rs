@@ -24,13 +24,24 @@ impl Pipe {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // The default size serves as well, if the user's share of pipe memory is used up.
         let capacity = rustix::pipe::fcntl_setpipe_size(&write, CAPACITY).unwrap_or(16 * 4096);
-        Ok(Pipe { read, write, capacity })
+        Ok(Pipe {
+            read,
+            write,
+            capacity,
+        })
     }
 
     /// Moves what `from` has into the pipe.
     pub(super) fn fill(&self, from: impl std::os::fd::AsFd) -> io::Result<usize> {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-        Ok(rustix::pipe::splice(from, None, &self.write, None, self.capacity, flags)?)
+        Ok(rustix::pipe::splice(
+            from,
+            None,
+            &self.write,
+            None,
+            self.capacity,
+            flags,
+        )?)
     }
 
     /// Moves up to `len` bytes of the pipe into `to`.
@@ -49,7 +60,11 @@ pub(super) struct Pipes {
 
 impl Pipes {
     pub(super) fn new(limit: usize) -> Self {
-        Pipes { idle: Mutex::default(), open: AtomicUsize::new(0), limit }
+        Pipes {
+            idle: Mutex::default(),
+            open: AtomicUsize::new(0),
+            limit,
+        }
     }
 
     /// An empty pipe, unless as many as allowed are in use: then bytes are copied.

@@ -40,8 +40,7 @@ mod tests {
 
     #[test]
     fn ipv4() {
-        let header =
-            header("192.0.2.1:4660".parse().unwrap(), "10.96.0.1:80".parse().unwrap());
+        let header = header("192.0.2.1:4660".parse().unwrap(), "10.96.0.1:80".parse().unwrap());
         let mut want = b"\x0d\x0a\x0d\x0a\x00\x0d\x0a\x51\x55\x49\x54\x0a\x21\x11\x00\x0c".to_vec();
         want.extend([192, 0, 2, 1, 10, 96, 0, 1, 0x12, 0x34, 0, 80]);
         assert_eq!(header, want);

@@ -118,7 +118,11 @@ impl Flow {
             ready!(Pin::new(from).poll_read(context, &mut buffer))?;
             let data = buffer.filled();
             self.ended = data.is_empty();
-            self.full_reads = if data.len() == SCRATCH_SIZE { self.full_reads + 1 } else { 0 };
+            self.full_reads = if data.len() == SCRATCH_SIZE {
+                self.full_reads + 1
+            } else {
+                0
+            };
             let mut written = 0;
             while written < data.len() {
                 match Pin::new(&mut *to).poll_write(context, &data[written..]) {
@@ -187,8 +191,20 @@ pub(super) struct Pump<'a> {
 }
 
 impl<'a> Pump<'a> {
-    pub(super) fn new(client: TcpStream, server: TcpStream, pipes: &'a Pipes, counters: &'a Counters) -> Self {
-        Pump { client, server, up: Flow::default(), down: Flow::default(), pipes, counters }
+    pub(super) fn new(
+        client: TcpStream,
+        server: TcpStream,
+        pipes: &'a Pipes,
+        counters: &'a Counters,
+    ) -> Self {
+        Pump {
+            client,
+            server,
+            up: Flow::default(),
+            down: Flow::default(),
+            pipes,
+            counters,
+        }
     }
 
     /// Makes both sides see a reset instead of an orderly end.
@@ -200,13 +216,17 @@ impl<'a> Pump<'a> {
 
     fn poll_both(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.up.done
-            && let Poll::Ready(end) = self.up.poll(context, &mut self.client, &mut self.server, self.pipes)
+            && let Poll::Ready(end) = self
+                .up
+                .poll(context, &mut self.client, &mut self.server, self.pipes)
         {
             end?;
             pass_end_on(&self.server, self.down.done);
         }
         if !self.down.done
-            && let Poll::Ready(end) = self.down.poll(context, &mut self.server, &mut self.client, self.pipes)
+            && let Poll::Ready(end) = self
+                .down
+                .poll(context, &mut self.server, &mut self.client, self.pipes)
         {
             end?;
             pass_end_on(&self.client, self.up.done);

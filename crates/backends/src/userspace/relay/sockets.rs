@@ -46,8 +46,16 @@ impl AsFd for Listening {
 }
 
 fn new(address: SocketAddr, kind: Type) -> io::Result<Socket> {
-    let protocol = if kind == Type::STREAM { Protocol::TCP } else { Protocol::UDP };
-    let socket = Socket::new(Domain::for_address(address), kind.nonblocking().cloexec(), Some(protocol))?;
+    let protocol = if kind == Type::STREAM {
+        Protocol::TCP
+    } else {
+        Protocol::UDP
+    };
+    let socket = Socket::new(
+        Domain::for_address(address),
+        kind.nonblocking().cloexec(),
+        Some(protocol),
+    )?;
     if address.is_ipv6() {
         // The two families are two doors, also on the wildcard address.
         socket.set_only_v6(true)?;

@@ -37,7 +37,9 @@ pub(super) fn accept(
                 Ok((stream, client)) => {
                     pause = FIRST_PAUSE;
                     // At the limit, the next clients wait in the kernel's queue: they are not refused.
-                    let Ok(permit) = shared.connections.clone().acquire_owned().await else { return };
+                    let Ok(permit) = shared.connections.clone().acquire_owned().await else {
+                        return;
+                    };
                     tokio::spawn(serve(stream, client, door.clone(), shared.clone(), permit));
                 }
                 Err(error) if is_exhaustion(&error) => {
@@ -86,7 +88,9 @@ async fn relay(
     shared: &Shared,
 ) -> io::Result<()> {
     if door.port.options().proxy_protocol {
-        server.write_all(&proxy_protocol::header(client, destination(&stream)?)).await?;
+        server
+            .write_all(&proxy_protocol::header(client, destination(&stream)?))
+            .await?;
     }
     let mut pump = Pump::new(stream, server, &shared.pipes, &door.port.counters);
     tokio::select! {
@@ -112,7 +116,10 @@ fn destination(stream: &TcpStream) -> io::Result<SocketAddr> {
         SocketAddr::V4(_) => socket.original_dst_v4(),
         SocketAddr::V6(_) => socket.original_dst_v6(),
     };
-    Ok(original.ok().and_then(|address| address.as_socket()).unwrap_or(local))
+    Ok(original
+        .ok()
+        .and_then(|address| address.as_socket())
+        .unwrap_or(local))
 }
 
 /// Finds an endpoint that answers. Each attempt goes to another endpoint while there is one that was not tried, and
@@ -151,4 +158,3 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     sockets::tune_tcp(&SockRef::from(&socket))?;
     socket.connect(address).await
 }
-

@@ -24,7 +24,10 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 fn settings() -> Settings {
-    Settings { threads: 2, ..Settings::default() }
+    Settings {
+        threads: 2,
+        ..Settings::default()
+    }
 }
 
 fn any() -> SocketAddr {
@@ -41,14 +44,25 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(settings: Settings, listening: Listening, endpoints: &[SocketAddr], affinity: Option<Duration>) -> Bench {
+    fn new(
+        settings: Settings,
+        listening: Listening,
+        endpoints: &[SocketAddr],
+        affinity: Option<Duration>,
+    ) -> Bench {
         let port = Arc::new(Port::default());
         let door = Door::new(port.clone(), Access::open(Verdict::Forward(Scope::Cluster)));
         let relay = Relay::start(settings).unwrap();
         port.balancer.update(&pools(endpoints), affinity);
         let at = listening.local_addr().unwrap();
         let serving = Some(relay.serve(listening, door.clone(), Vec::new()).unwrap());
-        Bench { relay, port, door, serving, at }
+        Bench {
+            relay,
+            port,
+            door,
+            serving,
+            at,
+        }
     }
 
     fn tcp(endpoints: &[SocketAddr]) -> Bench {
@@ -77,7 +91,11 @@ impl Bench {
 }
 
 fn pools(endpoints: &[SocketAddr]) -> Pools {
-    Pools { cluster: endpoints.to_vec(), local: Vec::new(), known: endpoints.to_vec() }
+    Pools {
+        cluster: endpoints.to_vec(),
+        local: Vec::new(),
+        known: endpoints.to_vec(),
+    }
 }
 
 /// An endpoint that treats each connection with `body` on a thread of its own.
@@ -134,10 +152,14 @@ impl Silent {
         socket.listen(0).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();
         let wait = Duration::from_millis(300);
-        let waiting: Vec<TcpStream> =
-            (0..8).map_while(|_| TcpStream::connect_timeout(&address, wait).ok()).collect();
+        let waiting: Vec<TcpStream> = (0..8)
+            .map_while(|_| TcpStream::connect_timeout(&address, wait).ok())
+            .collect();
         assert!(waiting.len() < 8, "the queue never filled up");
-        Silent { address, _queue: (socket, waiting) }
+        Silent {
+            address,
+            _queue: (socket, waiting),
+        }
     }
 }
 
@@ -145,7 +167,9 @@ impl Silent {
 fn noise(len: usize, mut seed: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
-        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        seed = seed
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         bytes.extend_from_slice(&(seed ^ (seed >> 29)).to_le_bytes());
     }
     bytes.truncate(len);
@@ -165,7 +189,10 @@ fn tcp_echo() {
     drop(stream);
     until("the connection is over", || bench.totals().active == 0);
     let totals = bench.totals();
-    assert_eq!((totals.connections, totals.bytes_received, totals.bytes_sent), (1, 10, 10));
+    assert_eq!(
+        (totals.connections, totals.bytes_received, totals.bytes_sent),
+        (1, 10, 10)
+    );
     until("the permit is back", || bench.relay.connections() == 0);
 }
 
@@ -174,7 +201,9 @@ fn a_client_that_has_said_all_still_gets_its_answer() {
     let endpoint = tcp_endpoint(|mut stream| {
         let mut question = Vec::new();
         stream.read_to_end(&mut question).unwrap();
-        stream.write_all(format!("got {}", question.len()).as_bytes()).unwrap();
+        stream
+            .write_all(format!("got {}", question.len()).as_bytes())
+            .unwrap();
     });
     let bench = Bench::tcp(&[endpoint]);
     let mut stream = bench.connect();
@@ -233,7 +262,10 @@ fn large_transfers_arrive_whole() {
     assert!(got == noise(SIZE, 2), "the client got something else");
     until("the connection is over", || bench.totals().active == 0);
     let totals = bench.totals();
-    assert_eq!((totals.bytes_received, totals.bytes_sent), (SIZE as u64, SIZE as u64));
+    assert_eq!(
+        (totals.bytes_received, totals.bytes_sent),
+        (SIZE as u64, SIZE as u64)
+    );
 }
 
 #[test]
@@ -250,7 +282,10 @@ fn a_reader_that_stops_holds_its_writer_back_and_nobody_else() {
         before > 0 && bench.totals().bytes_sent == before
     };
     until("the writer is held back", steady);
-    assert!(bench.totals().bytes_sent < 64 << 20, "no more than the sockets' buffers");
+    assert!(
+        bench.totals().bytes_sent < 64 << 20,
+        "no more than the sockets' buffers"
+    );
     let mut eager = bench.connect();
     let mut read = vec![0; 1 << 16];
     for _ in 0..64 {
@@ -292,13 +327,24 @@ fn a_silent_endpoint_costs_its_own_clients_the_first_timeout_only() {
 
 #[test]
 fn where_nobody_answers_the_client_is_told() {
-    let quick = Settings { dial: vec![Duration::from_millis(50); 4], ..settings() };
+    let quick = Settings {
+        dial: vec![Duration::from_millis(50); 4],
+        ..settings()
+    };
     let silent = Silent::new();
-    let bench = Bench::new(quick, bind_tcp(any()).unwrap(), &[silent.address, refusing()], None);
+    let bench = Bench::new(
+        quick,
+        bind_tcp(any()).unwrap(),
+        &[silent.address, refusing()],
+        None,
+    );
     let error = read_all(bench.connect()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     bench.set(&[], None);
-    assert_eq!(read_all(bench.connect()).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(
+        read_all(bench.connect()).unwrap_err().kind(),
+        ErrorKind::ConnectionReset
+    );
     assert_eq!((bench.totals().failed, bench.totals().connections), (2, 0));
 }
 
@@ -325,7 +371,11 @@ fn a_client_sticks_to_its_endpoint() {
         assert_eq!(read_all(bench.connect()).unwrap(), first);
     }
     // Its endpoint leaves: the client moves on and stays there.
-    let rest: Vec<_> = endpoints.iter().zip(["a", "b", "c"]).filter(|(_, name)| *name != first).collect();
+    let rest: Vec<_> = endpoints
+        .iter()
+        .zip(["a", "b", "c"])
+        .filter(|(_, name)| *name != first)
+        .collect();
     let addresses: Vec<_> = rest.iter().map(|(address, _)| **address).collect();
     bench.port.balancer.update(&pools(&addresses), stay);
     let second = read_all(bench.connect()).unwrap();
@@ -344,7 +394,10 @@ fn policy_decides_by_client() {
         sources: vec![net.parse().unwrap()],
     };
     bench.door.set_access(only("192.0.2.0/24"));
-    assert_eq!(read_all(bench.connect()).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(
+        read_all(bench.connect()).unwrap_err().kind(),
+        ErrorKind::ConnectionReset
+    );
     bench.door.set_access(only("127.0.0.0/8"));
     assert_eq!(read_all(bench.connect()).unwrap(), "in");
     assert_eq!((bench.totals().refused, bench.totals().connections), (1, 1));
@@ -352,7 +405,10 @@ fn policy_decides_by_client() {
 
 #[test]
 fn at_the_limit_clients_wait() {
-    let limited = Settings { max_connections: 2, ..settings() };
+    let limited = Settings {
+        max_connections: 2,
+        ..settings()
+    };
     let bench = Bench::new(limited, bind_tcp(any()).unwrap(), &[tcp_endpoint(echo)], None);
     let mut streams: Vec<_> = (0..4).map(|_| bench.connect()).collect();
     for stream in &mut streams {
@@ -361,7 +417,9 @@ fn at_the_limit_clients_wait() {
     for stream in &mut streams[..2] {
         stream.read_exact(&mut [0; 1]).unwrap();
     }
-    streams[2].set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    streams[2]
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
     assert!(streams[2].read_exact(&mut [0; 1]).is_err(), "a third one got in");
     streams[2].set_read_timeout(Some(PATIENCE)).unwrap();
     for mut stream in streams.drain(..) {
@@ -417,7 +475,10 @@ fn endpoints_learn_who_is_connecting() {
         stream.write_all(&header).unwrap();
     });
     let bench = Bench::tcp(&[endpoint]);
-    bench.port.set_options(PortOptions { proxy_protocol: true, drain: None });
+    bench.port.set_options(PortOptions {
+        proxy_protocol: true,
+        drain: None,
+    });
     let mut stream = bench.connect();
     let client = stream.local_addr().unwrap();
     let mut header = [0; 28];
@@ -457,7 +518,9 @@ fn a_crowd_with_changing_endpoints() {
         let mut change = 0;
         while served.load(Ordering::Relaxed) < 400 {
             change += 1;
-            let some: Vec<_> = (0..4).filter(|n| (change >> n) & 1 == 1 || *n == change % 4).collect();
+            let some: Vec<_> = (0..4)
+                .filter(|n| (change >> n) & 1 == 1 || *n == change % 4)
+                .collect();
             let mut set: Vec<_> = some.iter().map(|n| endpoints[*n]).collect();
             if change % 3 == 0 {
                 set.push(refusing());
@@ -467,9 +530,14 @@ fn a_crowd_with_changing_endpoints() {
         }
         going.store(false, Ordering::Relaxed);
     });
-    until("all connections are over", || bench.totals().active == 0 && bench.relay.connections() == 0);
+    until("all connections are over", || {
+        bench.totals().active == 0 && bench.relay.connections() == 0
+    });
     let totals = bench.totals();
-    assert_eq!((totals.connections, totals.failed), (served.load(Ordering::Relaxed) as u64, 0));
+    assert_eq!(
+        (totals.connections, totals.failed),
+        (served.load(Ordering::Relaxed) as u64, 0)
+    );
     assert_eq!(totals.bytes_received, totals.bytes_sent);
 }
 
@@ -512,13 +580,21 @@ fn udp_echo_of_any_size() {
         ask(&client, &noise(size, 3));
     }
     let (totals, sum) = (bench.totals(), sizes.iter().sum::<usize>() as u64);
-    assert_eq!((totals.connections, totals.active, totals.bytes_received), (1, 1, sum));
-    until("the answers are counted", || bench.totals().bytes_sent == sum + 2 * sizes.len() as u64);
+    assert_eq!(
+        (totals.connections, totals.active, totals.bytes_received),
+        (1, 1, sum)
+    );
+    until("the answers are counted", || {
+        bench.totals().bytes_sent == sum + 2 * sizes.len() as u64
+    });
 }
 
 #[test]
 fn a_udp_association_stays_with_its_endpoint_and_ends_when_idle() {
-    let brief = Settings { udp_idle: Duration::from_millis(250), ..settings() };
+    let brief = Settings {
+        udp_idle: Duration::from_millis(250),
+        ..settings()
+    };
     let bench = Bench::udp(brief, &[udp_endpoint(), udp_endpoint()]);
     let (one, other) = (udp_client(bench.at), udp_client(bench.at));
     let first = ask(&one, b"x");
@@ -533,7 +609,10 @@ fn a_udp_association_stays_with_its_endpoint_and_ends_when_idle() {
 
 #[test]
 fn the_oldest_udp_association_makes_room() {
-    let few = Settings { max_sessions: 8, ..settings() };
+    let few = Settings {
+        max_sessions: 8,
+        ..settings()
+    };
     let bench = Bench::udp(few, &[udp_endpoint()]);
     let clients: Vec<_> = (0..40).map(|_| udp_client(bench.at)).collect();
     for client in &clients {
@@ -590,15 +669,33 @@ fn a_closed_udp_door_frees_its_port() {
 #[test]
 fn held_ports_refuse_and_filtered_ones_are_silent() {
     let held = hold_tcp(any()).unwrap();
-    let at = socket2::SockRef::from(&held).local_addr().unwrap().as_socket().unwrap();
-    assert_eq!(TcpStream::connect(at).unwrap_err().kind(), ErrorKind::ConnectionRefused);
-    assert_eq!(bind_tcp(at).map(drop).map_err(|error| error.kind()), Ok(()), "listening takes the held port over");
+    let at = socket2::SockRef::from(&held)
+        .local_addr()
+        .unwrap()
+        .as_socket()
+        .unwrap();
+    assert_eq!(
+        TcpStream::connect(at).unwrap_err().kind(),
+        ErrorKind::ConnectionRefused
+    );
+    assert_eq!(
+        bind_tcp(at).map(drop).map_err(|error| error.kind()),
+        Ok(()),
+        "listening takes the held port over"
+    );
 
     let held = hold_udp(any()).unwrap();
-    let at = socket2::SockRef::from(&held).local_addr().unwrap().as_socket().unwrap();
+    let at = socket2::SockRef::from(&held)
+        .local_addr()
+        .unwrap()
+        .as_socket()
+        .unwrap();
     let client = udp_client(at);
     client.send(b"x").unwrap();
-    assert_eq!(client.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(
+        client.recv(&mut [0; 8]).unwrap_err().kind(),
+        ErrorKind::ConnectionRefused
+    );
     assert!(bind_udp(at).is_err(), "the port is taken");
 
     let listening = bind_tcp(any()).unwrap();

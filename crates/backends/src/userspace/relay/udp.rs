@@ -46,7 +46,11 @@ struct Session {
 impl Session {
     /// Not by the runtime, which does not know yet that a new socket can be written to.
     fn send(&self, data: &[u8]) -> io::Result<usize> {
-        Ok(rustix::net::send(&self.socket, data, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+        Ok(rustix::net::send(
+            &self.socket,
+            data,
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        )?)
     }
 
     fn finish(&self) {
@@ -98,7 +102,12 @@ impl Sessions {
     pub(super) fn records(&self) -> Vec<SessionRecord> {
         let record = |((client, local), session): (&Key, &Arc<Session>)| {
             let socket = session.socket.as_fd().try_clone_to_owned().ok()?;
-            Some(SessionRecord { client: *client, local: *local, endpoint: session.lease.0.address, socket })
+            Some(SessionRecord {
+                client: *client,
+                local: *local,
+                endpoint: session.lease.0.address,
+                socket,
+            })
         };
         self.table().iter().filter_map(record).collect()
     }
@@ -114,7 +123,10 @@ impl Sessions {
     fn end(&self, key: &Key, session: &Arc<Session>) {
         session.finish();
         let mut table = self.table();
-        if table.get(key).is_some_and(|current| Arc::ptr_eq(current, session)) {
+        if table
+            .get(key)
+            .is_some_and(|current| Arc::ptr_eq(current, session))
+        {
             table.remove(key);
         }
     }
@@ -130,7 +142,12 @@ pub(super) fn receive(
     socket.set_nonblocking(true)?;
     let listener = Arc::new(UdpSocket::from_std(socket)?);
     let sessions = Sessions::default();
-    let receiver = Receiver { listener, door, shared, sessions: sessions.clone() };
+    let receiver = Receiver {
+        listener,
+        door,
+        shared,
+        sessions: sessions.clone(),
+    };
     for record in restored {
         receiver.restore(record);
     }
@@ -138,7 +155,11 @@ pub(super) fn receive(
         // An error of the poller means that the runtime is going away.
         while receiver.listener.readable().await.is_ok() {
             for _ in 0..BATCH {
-                if receiver.listener.try_io(Interest::READABLE, || receiver.take_one()).is_err() {
+                if receiver
+                    .listener
+                    .try_io(Interest::READABLE, || receiver.take_one())
+                    .is_err()
+                {
                     break;
                 }
             }
@@ -202,7 +223,12 @@ impl Receiver {
 
     /// The client's association, a new one if it has none to an endpoint that is still there.
     fn session(&self, key: Key, scope: Scope) -> Option<Arc<Session>> {
-        let current = self.sessions.table().get(&key).filter(|session| !session.over.load(Relaxed)).cloned();
+        let current = self
+            .sessions
+            .table()
+            .get(&key)
+            .filter(|session| !session.over.load(Relaxed))
+            .cloned();
         if let Some(session) = &current
             && !session.lease.0.is_gone()
         {
@@ -260,7 +286,9 @@ impl Receiver {
 
     /// Goes on with an association of a predecessor, if its endpoint is still one of ours.
     fn restore(&self, record: SessionRecord) {
-        let Some(target) = self.door.port.balancer.target(record.endpoint) else { return };
+        let Some(target) = self.door.port.balancer.target(record.endpoint) else {
+            return;
+        };
         let socket = std::net::UdpSocket::from(record.socket);
         if let Ok(socket) = UdpSocket::from_std(socket) {
             self.open((record.client, record.local), target, socket);
@@ -271,7 +299,9 @@ impl Receiver {
 /// The endpoint does not listen: its clients choose anew.
 fn give_up(door: &Door, sessions: &Sessions, key: &Key, session: &Arc<Session>) {
     session.lease.0.failed(Instant::now());
-    door.port.balancer.forget(key.0.ip().to_canonical(), session.lease.0.address);
+    door.port
+        .balancer
+        .forget(key.0.ip().to_canonical(), session.lease.0.address);
     sessions.end(key, session);
 }
 
@@ -323,7 +353,9 @@ impl Answers {
 
     /// Passes on what the endpoint sent; says whether there may be more.
     fn pass_on(&self, session: &Arc<Session>) -> bool {
-        let Some(listener) = self.listener.upgrade() else { return false };
+        let Some(listener) = self.listener.upgrade() else {
+            return false;
+        };
         with_scratch(|buffer| {
             for _ in 0..BATCH {
                 match session.socket.try_recv(buffer) {
