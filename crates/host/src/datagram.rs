@@ -48,7 +48,10 @@ pub fn want_destinations(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Arrival> {
     let mut name = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut control = Control([0; CONTROL]);
-    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut part = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
     let mut message = header(&mut part, &mut control);
     message.msg_name = name.as_mut_ptr().cast();
     message.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -56,7 +59,11 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Arrival>
     let len = result(unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) })?;
     // SAFETY: zeroed storage is a valid sockaddr_storage, and the kernel wrote at most its size.
     let peer = address(&unsafe { name.assume_init() })?;
-    Ok(Arrival { len, peer, local: destination(&message) })
+    Ok(Arrival {
+        len,
+        peer,
+        local: destination(&message),
+    })
 }
 
 /// Sends one datagram without waiting, from a given address of ours if there is one.
@@ -67,7 +74,10 @@ pub fn send(
     local: Option<IpAddr>,
 ) -> io::Result<usize> {
     let mut control = Control([0; CONTROL]);
-    let mut part = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    let mut part = libc::iovec {
+        iov_base: data.as_ptr().cast_mut().cast(),
+        iov_len: data.len(),
+    };
     let mut message = header(&mut part, &mut control);
     let (v4, v6);
     match peer {
@@ -86,7 +96,9 @@ pub fn send(
                 sin6_family: libc::AF_INET6 as libc::sa_family_t,
                 sin6_port: peer.port().to_be(),
                 sin6_flowinfo: 0,
-                sin6_addr: libc::in6_addr { s6_addr: peer.ip().octets() },
+                sin6_addr: libc::in6_addr {
+                    s6_addr: peer.ip().octets(),
+                },
                 sin6_scope_id: peer.scope_id(),
             };
             message.msg_name = (&raw const v6).cast_mut().cast();
@@ -99,13 +111,21 @@ pub fn send(
             message.msg_controllen = 0;
         }
         Some(IpAddr::V4(local)) => {
-            let info =
-                libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: in_addr(local), ipi_addr: in_addr(local) };
+            let info = libc::in_pktinfo {
+                ipi_ifindex: 0,
+                ipi_spec_dst: in_addr(local),
+                ipi_addr: in_addr(local),
+            };
             put(&mut message, libc::IPPROTO_IP, libc::IP_PKTINFO, info);
         }
         Some(IpAddr::V6(local)) => {
-            let ipi6_addr = libc::in6_addr { s6_addr: local.octets() };
-            let info = libc::in6_pktinfo { ipi6_addr, ipi6_ifindex: 0 };
+            let ipi6_addr = libc::in6_addr {
+                s6_addr: local.octets(),
+            };
+            let info = libc::in6_pktinfo {
+                ipi6_addr,
+                ipi6_ifindex: 0,
+            };
             put(&mut message, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
         }
     }
@@ -177,12 +197,16 @@ fn address(storage: &libc::sockaddr_storage) -> io::Result<SocketAddr> {
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             Ok(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())
         }
-        family => Err(io::Error::other(format!("a datagram from an address of family {family}"))),
+        family => Err(io::Error::other(format!(
+            "a datagram from an address of family {family}"
+        ))),
     }
 }
 
 fn in_addr(ip: Ipv4Addr) -> libc::in_addr {
-    libc::in_addr { s_addr: u32::from(ip).to_be() }
+    libc::in_addr {
+        s_addr: u32::from(ip).to_be(),
+    }
 }
 
 fn result(status: isize) -> io::Result<usize> {
@@ -210,8 +234,14 @@ mod tests {
         let mut buffer = [0; 16];
         let arrival = receive(server.as_fd(), &mut buffer).unwrap();
         assert_eq!(&buffer[..arrival.len], b"ping");
-        assert_eq!((arrival.peer, arrival.local), (client.local_addr().unwrap(), Some(at.ip())));
-        assert_eq!(send(server.as_fd(), b"pong", arrival.peer, arrival.local).unwrap(), 4);
+        assert_eq!(
+            (arrival.peer, arrival.local),
+            (client.local_addr().unwrap(), Some(at.ip()))
+        );
+        assert_eq!(
+            send(server.as_fd(), b"pong", arrival.peer, arrival.local).unwrap(),
+            4
+        );
         let (len, from) = client.recv_from(&mut buffer).unwrap();
         assert_eq!((&buffer[..len], from), (&b"pong"[..], at));
     }
@@ -230,7 +260,11 @@ mod tests {
         let server = UdpSocket::bind("[::]:0").unwrap();
         let client = UdpSocket::bind("[::1]:0").unwrap();
         let port = server.local_addr().unwrap().port();
-        ask(&server, &client, SocketAddr::new(Ipv6Addr::LOCALHOST.into(), port));
+        ask(
+            &server,
+            &client,
+            SocketAddr::new(Ipv6Addr::LOCALHOST.into(), port),
+        );
     }
 
     #[test]

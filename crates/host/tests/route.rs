@@ -90,3 +90,21 @@ fn the_monitor_reports_what_changed_after_it_was_opened() {
         }
     });
 }
+
+#[test]
+fn marked_addresses_are_told_from_others() {
+    in_namespace(|| {
+        let mut route = Route::open().unwrap();
+        let lo = loopback(&mut route);
+        let ours: [IpAddr; 2] = ["10.96.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        for address in ours {
+            assert!(route.add_marked_address(lo, address, 200).unwrap());
+            assert!(!route.add_marked_address(lo, address, 200).unwrap());
+        }
+        route.add_address(lo, "10.96.0.2".parse().unwrap()).unwrap();
+        assert_eq!(route.marked_addresses(lo, 200).unwrap(), ours);
+        assert_eq!(route.marked_addresses(lo, 201).unwrap(), [] as [IpAddr; 0]);
+        assert!(route.remove_address(lo, ours[0]).unwrap());
+        assert_eq!(route.marked_addresses(lo, 200).unwrap(), ours[1..]);
+    });
+}

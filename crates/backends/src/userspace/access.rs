@@ -10,11 +10,11 @@ use ipnet::IpNet;
 
 /// How clients that belong to this node are told from others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Home {
+pub(crate) struct Home {
     /// Addresses of the node itself.
-    pub node: BTreeSet<IpAddr>,
+    pub(crate) node: BTreeSet<IpAddr>,
     /// Pods whose traffic counts as local.
-    pub pods: Option<IpNet>,
+    pub(crate) pods: Option<IpNet>,
 }
 
 impl Home {
@@ -27,16 +27,16 @@ impl Home {
 
 /// The rule of one door.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Access {
-    pub verdict: Verdict,
+pub(crate) struct Access {
+    pub(crate) verdict: Verdict,
     /// What clients of this node get, where that differs.
-    pub at_home: Option<(Arc<Home>, Verdict)>,
+    pub(crate) at_home: Option<(Arc<Home>, Verdict)>,
     /// If any, only these may come; others are dropped. The node's own addresses count as given here only.
-    pub sources: Vec<IpNet>,
+    pub(crate) sources: Vec<IpNet>,
 }
 
 impl Access {
-    pub fn open(verdict: Verdict) -> Self {
+    pub(crate) fn open(verdict: Verdict) -> Self {
         Access {
             verdict,
             at_home: None,
@@ -44,7 +44,7 @@ impl Access {
         }
     }
 
-    pub fn verdict(&self, client: IpAddr) -> Verdict {
+    pub(crate) fn verdict(&self, client: IpAddr) -> Verdict {
         let client = client.to_canonical();
         if !self.sources.is_empty() && !self.sources.iter().any(|net| net.contains(&client)) {
             return Verdict::Drop;
@@ -56,7 +56,7 @@ impl Access {
     }
 
     /// The one verdict for every client, if there is one.
-    pub fn uniform(&self) -> Option<Verdict> {
+    pub(crate) fn uniform(&self) -> Option<Verdict> {
         let same_at_home = self
             .at_home
             .as_ref()

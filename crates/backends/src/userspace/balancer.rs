@@ -22,17 +22,17 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The endpoints of a service port as the plan has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pools {
-    pub cluster: Vec<SocketAddr>,
-    pub local: Vec<SocketAddr>,
+pub(crate) struct Pools {
+    pub(crate) cluster: Vec<SocketAddr>,
+    pub(crate) local: Vec<SocketAddr>,
     /// All that may keep what they have: connections to any other endpoint are drained.
-    pub known: Vec<SocketAddr>,
+    pub(crate) known: Vec<SocketAddr>,
 }
 
 /// One endpoint of one service port, shared by the connections that go to it.
 #[derive(Debug)]
-pub struct Target {
-    pub address: SocketAddr,
+pub(crate) struct Target {
+    pub(crate) address: SocketAddr,
     open: AtomicUsize,
     failures: AtomicUsize,
     /// In milliseconds since START; zero when the endpoint is in good standing.
@@ -59,11 +59,11 @@ impl Target {
     }
 
     /// Whether the endpoint was removed; what goes to it is being drained.
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Relaxed)
     }
 
-    pub fn open_connections(&self) -> usize {
+    pub(crate) fn open_connections(&self) -> usize {
         self.open.load(Relaxed)
     }
 
@@ -209,7 +209,7 @@ struct State {
 /// The endpoints of one service port. All of its frontends share it, so that a client keeps its endpoint whichever
 /// address of the service it uses.
 #[derive(Debug, Default)]
-pub struct Balancer {
+pub(crate) struct Balancer {
     state: Mutex<State>,
 }
 
@@ -220,7 +220,7 @@ impl Balancer {
 
     /// Takes over the endpoints and the affinity of a new plan; returns the endpoints that left with connections
     /// still open.
-    pub fn update(&self, pools: &Pools, affinity: Option<Duration>) -> Vec<Arc<Target>> {
+    pub(crate) fn update(&self, pools: &Pools, affinity: Option<Duration>) -> Vec<Arc<Target>> {
         let mut state = self.state();
         let state = &mut *state;
         let known: HashSet<SocketAddr> = pools
@@ -262,7 +262,7 @@ impl Balancer {
 
     /// Chooses the endpoint of a new connection. `tried` names those that this connection has failed to scope:
     /// once there is one, affinity is set aside and the client sticks to the next endpoint.
-    pub fn pick(
+    pub(crate) fn pick(
         &self,
         scope: Scope,
         client: IpAddr,
@@ -319,6 +319,18 @@ impl Balancer {
             .get(&address)
             .filter(|target| !target.is_gone())
             .cloned()
+    }
+
+    /// Endpoints that are gone but still have connections, and how many.
+    pub(super) fn draining(&self) -> (usize, usize) {
+        let state = self.state();
+        let open = state
+            .targets
+            .values()
+            .filter(|target| target.is_gone())
+            .map(|target| target.open_connections());
+        open.filter(|open| *open > 0)
+            .fold((0, 0), |(targets, sum), open| (targets + 1, sum + open))
     }
 
     /// Makes a client choose anew, if it still sticks to that endpoint.

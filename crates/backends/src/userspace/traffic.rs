@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The counters of one service port. A connection adds what it moved each time it pauses, so that the sums are
 /// exact whenever nothing is in motion and never run backwards.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     pub(super) opened: AtomicU64,
     pub(super) closed: AtomicU64,
     pub(super) failed: AtomicU64,
@@ -32,16 +32,16 @@ impl Counters {
 
 /// The counters of a service port at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// Connections that reached an endpoint (for UDP: associations).
-    pub connections: u64,
-    pub active: u64,
+    pub(crate) connections: u64,
+    pub(crate) active: u64,
     /// Connections for which no endpoint answered.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// Connections and datagrams turned away by policy: source ranges, no endpoints.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// From clients to endpoints.
-    pub bytes_received: u64,
+    pub(crate) bytes_received: u64,
     /// From endpoints to clients.
-    pub bytes_sent: u64,
+    pub(crate) bytes_sent: u64,
 }

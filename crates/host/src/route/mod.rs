@@ -2,6 +2,7 @@
 //! May touch the interfaces of the network namespace that the calling thread is in; adds and removes only what it is told.
 //! Always holds: "already so" is success, whichever way: an address that is there, a link that is gone.
 
+mod marked;
 mod monitor;
 
 pub use monitor::{Change, Monitor};

@@ -11,7 +11,6 @@ mod tcp;
 mod udp;
 
 use std::cell::RefCell;
-use std::future::Future;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -21,15 +20,15 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Semaphore;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 
 use super::access::Access;
 use super::balancer::{Balancer, Target};
 use super::traffic::Counters;
 use pipes::Pipes;
 
-pub use sockets::{Listening, bind_tcp, bind_udp};
-pub(super) use sockets::{hold_tcp, hold_udp, refuse_all};
+pub(crate) use sockets::{Listening, listen};
+pub(super) use sockets::{adopt, hold, silence};
 pub(super) use udp::SessionRecord;
 
 /// What the relay may use and how long it waits.
@@ -64,50 +63,50 @@ impl Default for Settings {
 
 /// One service port: its endpoints and counters, whatever the doors that lead to it.
 #[derive(Debug, Default)]
-pub struct Port {
-    pub balancer: Balancer,
-    pub counters: Counters,
+pub(crate) struct Port {
+    pub(crate) balancer: Balancer,
+    pub(crate) counters: Counters,
     options: RwLock<PortOptions>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortOptions {
+pub(crate) struct PortOptions {
     /// Endpoints get a PROXY protocol header before the first byte.
-    pub proxy_protocol: bool,
+    pub(crate) proxy_protocol: bool,
     /// Stands for the relay's own limit.
-    pub drain: Option<Duration>,
+    pub(crate) drain: Option<Duration>,
 }
 
 impl Port {
-    pub fn options(&self) -> PortOptions {
+    pub(crate) fn options(&self) -> PortOptions {
         *self.options.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn set_options(&self, options: PortOptions) {
+    pub(crate) fn set_options(&self, options: PortOptions) {
         *self.options.write().unwrap_or_else(PoisonError::into_inner) = options;
     }
 }
 
 /// One way into a service port, with its own rule about who may come in.
 #[derive(Debug)]
-pub struct Door {
-    pub port: Arc<Port>,
+pub(crate) struct Door {
+    pub(crate) port: Arc<Port>,
     access: RwLock<Arc<Access>>,
 }
 
 impl Door {
-    pub fn new(port: Arc<Port>, access: Access) -> Arc<Self> {
+    pub(crate) fn new(port: Arc<Port>, access: Access) -> Arc<Self> {
         Arc::new(Door {
             port,
             access: RwLock::new(Arc::new(access)),
         })
     }
 
-    pub fn access(&self) -> Arc<Access> {
+    pub(crate) fn access(&self) -> Arc<Access> {
         self.access.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn set_access(&self, access: Access) {
+    pub(crate) fn set_access(&self, access: Access) {
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
     }
 }
@@ -124,7 +123,7 @@ struct Shared {
 
 /// The running relay. Dropping it ends every connection.
 #[derive(Debug)]
-pub struct Relay {
+pub(crate) struct Relay {
     runtime: Option<Runtime>,
     shared: Arc<Shared>,
     max_connections: usize,
@@ -132,8 +131,8 @@ pub struct Relay {
 
 /// A door in service. Dropping it closes the door; those who are inside stay.
 #[derive(Debug)]
-pub struct Serving {
-    task: AbortHandle,
+pub(crate) struct Serving {
+    task: Option<JoinHandle<()>>,
     udp: Option<udp::Sessions>,
 }
 
@@ -146,12 +145,14 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
     }
 }
 
 impl Relay {
-    pub fn start(settings: Settings) -> io::Result<Self> {
+    pub(crate) fn start(settings: Settings) -> io::Result<Self> {
         let mut builder = Builder::new_multi_thread();
         if settings.threads > 0 {
             builder.worker_threads(settings.threads);
@@ -185,7 +186,7 @@ impl Relay {
     }
 
     /// Lets clients in through a listening socket.
-    pub fn serve(
+    pub(crate) fn serve(
         &self,
         listening: Listening,
         door: Arc<Door>,
@@ -197,22 +198,30 @@ impl Relay {
             Listening::Tcp(listener) => {
                 let accepting = tcp::accept(listener, door, self.shared.clone())?;
                 Ok(Serving {
-                    task: handle.spawn(accepting).abort_handle(),
+                    task: Some(handle.spawn(accepting)),
                     udp: None,
                 })
             }
             Listening::Udp(socket) => {
                 let (receiving, sessions) = udp::receive(socket, door, self.shared.clone(), restored)?;
                 Ok(Serving {
-                    task: handle.spawn(receiving).abort_handle(),
+                    task: Some(handle.spawn(receiving)),
                     udp: Some(sessions),
                 })
             }
         }
     }
 
+    /// Closes a door, and returns when its socket is no longer in use. Not to be called from a task.
+    pub(crate) fn stop(&self, mut serving: Serving) {
+        if let (Some(task), Ok(handle)) = (serving.task.take(), self.handle()) {
+            task.abort();
+            let _ = handle.block_on(task);
+        }
+    }
+
     /// Lets the connections to endpoints that left end by themselves, and ends them at the deadline.
-    pub fn drain(&self, left: Vec<Arc<Target>>, limit: Option<Duration>) {
+    pub(crate) fn drain(&self, left: Vec<Arc<Target>>, limit: Option<Duration>) {
         let (Some(limit), Ok(handle)) = (limit.or(self.shared.settings.drain), self.handle()) else {
             return;
         };
@@ -227,19 +236,14 @@ impl Relay {
         }
     }
 
-    /// Runs something of the backend's own next to the relay.
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> io::Result<AbortHandle> {
-        Ok(self.handle()?.spawn(task).abort_handle())
-    }
-
     /// Open TCP connections.
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.max_connections
             .saturating_sub(self.shared.connections.available_permits())
     }
 
     /// Open UDP associations.
-    pub fn sessions(&self) -> usize {
+    pub(crate) fn sessions(&self) -> usize {
         self.shared.sessions.load(Relaxed)
     }
 }

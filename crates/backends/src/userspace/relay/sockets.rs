@@ -15,20 +15,20 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// A socket that is ready to be served.
 #[derive(Debug)]
-pub enum Listening {
+pub(crate) enum Listening {
     Tcp(TcpListener),
     Udp(UdpSocket),
 }
 
 impl Listening {
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Listening::Tcp(listener) => listener.local_addr(),
             Listening::Udp(socket) => socket.local_addr(),
         }
     }
 
-    pub fn try_clone(&self) -> io::Result<Listening> {
+    pub(crate) fn try_clone(&self) -> io::Result<Listening> {
         Ok(match self {
             Listening::Tcp(listener) => Listening::Tcp(listener.try_clone()?),
             Listening::Udp(socket) => Listening::Udp(socket.try_clone()?),
@@ -63,11 +63,29 @@ fn new(address: SocketAddr, kind: Type) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// Listens at an address; a port of zero lets the kernel choose.
+pub(crate) fn listen(protocol: ferry_model::Protocol, address: SocketAddr) -> io::Result<Listening> {
+    match protocol {
+        ferry_model::Protocol::Tcp => {
+            let socket = new(address, Type::STREAM)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&address.into())?;
+            start(socket)
+        }
+        ferry_model::Protocol::Udp => {
+            let socket = new(address, Type::DGRAM)?;
+            // A smaller buffer than wished for works too, only not as well.
+            let _ = socket.set_recv_buffer_size(UDP_BUFFER);
+            socket.bind(&address.into())?;
+            ferry_host::datagram::want_destinations(socket.as_fd(), address.is_ipv6())?;
+            Ok(Listening::Udp(socket.into()))
+        }
+        ferry_model::Protocol::Sctp => Err(unsupported()),
+    }
+}
+
 /// What accepted sockets inherit is set here once instead of on each of them.
-pub fn bind_tcp(address: SocketAddr) -> io::Result<Listening> {
-    let socket = new(address, Type::STREAM)?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
+fn start(socket: Socket) -> io::Result<Listening> {
     tune_tcp(&socket)?;
     socket.listen(BACKLOG)?;
     Ok(Listening::Tcp(socket.into()))
@@ -78,40 +96,59 @@ pub(super) fn tune_tcp(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))
 }
 
-pub fn bind_udp(address: SocketAddr) -> io::Result<Listening> {
-    let socket = new(address, Type::DGRAM)?;
-    // A smaller buffer than wished for works too, only not as well.
-    let _ = socket.set_recv_buffer_size(UDP_BUFFER);
-    socket.bind(&address.into())?;
-    ferry_host::datagram::want_destinations(socket.as_fd(), address.is_ipv6())?;
-    Ok(Listening::Udp(socket.into()))
+/// Keeps a port from others, and makes the kernel refuse who comes.
+///
+/// A TCP socket that is bound but does not listen does that, once it no longer agrees to share its address. A UDP socket does it when it is connected to nobody in
+/// particular: it takes no datagram of anybody else, so the kernel answers that the port is unreachable.
+pub(in crate::userspace) fn hold(
+    protocol: ferry_model::Protocol,
+    address: SocketAddr,
+) -> io::Result<OwnedFd> {
+    match protocol {
+        ferry_model::Protocol::Tcp => {
+            let socket = new(address, Type::STREAM)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&address.into())?;
+            socket.set_reuse_address(false)?;
+            Ok(socket.into())
+        }
+        ferry_model::Protocol::Udp => {
+            let socket = new(address, Type::DGRAM)?;
+            socket.bind(&address.into())?;
+            let nobody: IpAddr = match address {
+                SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            };
+            socket.connect(&SocketAddr::new(nobody, 1).into())?;
+            Ok(socket.into())
+        }
+        ferry_model::Protocol::Sctp => Err(unsupported()),
+    }
 }
 
-/// Keeps a TCP port from others; who connects is refused.
-pub(in crate::userspace) fn hold_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
-    let socket = new(address, Type::STREAM)?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    Ok(socket.into())
-}
-
-/// Keeps a UDP port from others. Being connected to nobody in particular, the socket takes no datagram from anybody
-/// else, so the kernel answers that the port is unreachable.
-pub(in crate::userspace) fn hold_udp(address: SocketAddr) -> io::Result<OwnedFd> {
-    let socket = new(address, Type::DGRAM)?;
-    socket.bind(&address.into())?;
-    let nobody: IpAddr = match address {
-        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-    };
-    socket.connect(&SocketAddr::new(nobody, 1).into())?;
-    Ok(socket.into())
+/// Goes on with a socket of a predecessor, if it is bound to that address and does, or can be made to, listen.
+pub(in crate::userspace) fn adopt(socket: OwnedFd, wanted: SocketAddr) -> Option<Listening> {
+    let socket = Socket::from(socket);
+    let local = socket.local_addr().ok()?.as_socket()?;
+    if local.ip() != wanted.ip() || (wanted.port() != 0 && local.port() != wanted.port()) {
+        return None;
+    }
+    match socket.r#type().ok()? {
+        Type::STREAM if socket.is_listener().ok()? => Some(Listening::Tcp(socket.into())),
+        Type::STREAM => {
+            socket.set_reuse_address(true).ok()?;
+            start(socket).ok()
+        }
+        // A held UDP socket cannot be made to listen: its address is no longer what it was bound to.
+        Type::DGRAM if socket.peer_addr().is_err() => Some(Listening::Udp(socket.into())),
+        _ => None,
+    }
 }
 
 /// Makes a socket that is in place drop every packet without an answer, or take them again.
-pub(in crate::userspace) fn refuse_all(socket: BorrowedFd<'_>, refuse: bool) -> io::Result<()> {
+pub(in crate::userspace) fn silence(socket: BorrowedFd<'_>, silent: bool) -> io::Result<()> {
     let socket = socket2::SockRef::from(&socket);
-    match refuse {
+    match silent {
         // BPF_RET | BPF_K, 0: keep no byte of the packet.
         true => socket.attach_filter(&[SockFilter::new(0x06, 0, 0, 0)]),
         false => match socket.detach_filter() {
@@ -119,4 +156,8 @@ pub(in crate::userspace) fn refuse_all(socket: BorrowedFd<'_>, refuse: bool) -> 
             result => result,
         },
     }
+}
+
+fn unsupported() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "SCTP cannot be relayed")
 }

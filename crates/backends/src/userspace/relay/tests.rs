@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferry_model::{Scope, Verdict};
+use ferry_model::{Protocol, Scope, Verdict};
 
 use super::*;
 use crate::userspace::balancer::Pools;
@@ -66,11 +66,11 @@ impl Bench {
     }
 
     fn tcp(endpoints: &[SocketAddr]) -> Bench {
-        Bench::new(settings(), bind_tcp(any()).unwrap(), endpoints, None)
+        Bench::new(settings(), listen(Protocol::Tcp, any()).unwrap(), endpoints, None)
     }
 
     fn udp(settings: Settings, endpoints: &[SocketAddr]) -> Bench {
-        Bench::new(settings, bind_udp(any()).unwrap(), endpoints, None)
+        Bench::new(settings, listen(Protocol::Udp, any()).unwrap(), endpoints, None)
     }
 
     fn connect(&self) -> TcpStream {
@@ -334,7 +334,7 @@ fn where_nobody_answers_the_client_is_told() {
     let silent = Silent::new();
     let bench = Bench::new(
         quick,
-        bind_tcp(any()).unwrap(),
+        listen(Protocol::Tcp, any()).unwrap(),
         &[silent.address, refusing()],
         None,
     );
@@ -365,7 +365,12 @@ fn a_reset_is_passed_on() {
 fn a_client_sticks_to_its_endpoint() {
     let endpoints = [named("a"), named("b"), named("c")];
     let stay = Some(Duration::from_secs(3600));
-    let bench = Bench::new(settings(), bind_tcp(any()).unwrap(), &endpoints, stay);
+    let bench = Bench::new(
+        settings(),
+        listen(Protocol::Tcp, any()).unwrap(),
+        &endpoints,
+        stay,
+    );
     let first = read_all(bench.connect()).unwrap();
     for _ in 0..10 {
         assert_eq!(read_all(bench.connect()).unwrap(), first);
@@ -409,7 +414,12 @@ fn at_the_limit_clients_wait() {
         max_connections: 2,
         ..settings()
     };
-    let bench = Bench::new(limited, bind_tcp(any()).unwrap(), &[tcp_endpoint(echo)], None);
+    let bench = Bench::new(
+        limited,
+        listen(Protocol::Tcp, any()).unwrap(),
+        &[tcp_endpoint(echo)],
+        None,
+    );
     let mut streams: Vec<_> = (0..4).map(|_| bench.connect()).collect();
     for stream in &mut streams {
         stream.write_all(b"x").unwrap();
@@ -464,7 +474,7 @@ fn closing_a_door_leaves_those_inside_alone() {
     });
     stream.write_all(b"y").unwrap();
     stream.read_exact(&mut [0; 1]).unwrap();
-    bind_tcp(bench.at).unwrap();
+    listen(Protocol::Tcp, bench.at).unwrap();
 }
 
 #[test]
@@ -649,7 +659,7 @@ fn udp_clients_leave_a_removed_or_closed_endpoint_at_once() {
 
 #[test]
 fn udp_answers_come_from_the_address_that_was_asked() {
-    let listening = bind_udp("0.0.0.0:0".parse().unwrap()).unwrap();
+    let listening = listen(Protocol::Udp, "0.0.0.0:0".parse().unwrap()).unwrap();
     let bench = Bench::new(settings(), listening, &[udp_endpoint()], None);
     for ip in ["127.0.0.1", "127.0.0.2", "127.77.0.1"] {
         // A connected socket takes answers from the address it is connected to only.
@@ -663,12 +673,12 @@ fn a_closed_udp_door_frees_its_port() {
     let mut bench = Bench::udp(settings(), &[udp_endpoint()]);
     ask(&udp_client(bench.at), b"x");
     bench.serving = None;
-    until("the port is free", || bind_udp(bench.at).is_ok());
+    until("the port is free", || listen(Protocol::Udp, bench.at).is_ok());
 }
 
 #[test]
 fn held_ports_refuse_and_filtered_ones_are_silent() {
-    let held = hold_tcp(any()).unwrap();
+    let held = hold(Protocol::Tcp, any()).unwrap();
     let at = socket2::SockRef::from(&held)
         .local_addr()
         .unwrap()
@@ -678,13 +688,12 @@ fn held_ports_refuse_and_filtered_ones_are_silent() {
         TcpStream::connect(at).unwrap_err().kind(),
         ErrorKind::ConnectionRefused
     );
-    assert_eq!(
-        bind_tcp(at).map(drop).map_err(|error| error.kind()),
-        Ok(()),
-        "listening takes the held port over"
-    );
+    assert!(listen(Protocol::Tcp, at).is_err(), "the port is taken");
+    let listening = adopt(held, at).unwrap();
+    assert_eq!(listening.local_addr().unwrap(), at);
+    TcpStream::connect(at).unwrap();
 
-    let held = hold_udp(any()).unwrap();
+    let held = hold(Protocol::Udp, any()).unwrap();
     let at = socket2::SockRef::from(&held)
         .local_addr()
         .unwrap()
@@ -696,14 +705,14 @@ fn held_ports_refuse_and_filtered_ones_are_silent() {
         client.recv(&mut [0; 8]).unwrap_err().kind(),
         ErrorKind::ConnectionRefused
     );
-    assert!(bind_udp(at).is_err(), "the port is taken");
+    assert!(listen(Protocol::Udp, at).is_err(), "the port is taken");
 
-    let listening = bind_tcp(any()).unwrap();
+    let listening = listen(Protocol::Tcp, any()).unwrap();
     let at = listening.local_addr().unwrap();
-    refuse_all(listening.as_fd(), true).unwrap();
+    silence(listening.as_fd(), true).unwrap();
     let error = TcpStream::connect_timeout(&at, Duration::from_millis(200)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
-    refuse_all(listening.as_fd(), false).unwrap();
-    refuse_all(listening.as_fd(), false).unwrap();
+    silence(listening.as_fd(), false).unwrap();
+    silence(listening.as_fd(), false).unwrap();
     TcpStream::connect_timeout(&at, PATIENCE).unwrap();
 }

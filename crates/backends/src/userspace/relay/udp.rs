@@ -84,10 +84,10 @@ impl Drop for Session {
 /// An association on its way to another process.
 #[derive(Debug)]
 pub(in crate::userspace) struct SessionRecord {
-    pub client: SocketAddr,
-    pub local: Option<IpAddr>,
-    pub endpoint: SocketAddr,
-    pub socket: OwnedFd,
+    pub(crate) client: SocketAddr,
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) endpoint: SocketAddr,
+    pub(crate) socket: OwnedFd,
 }
 
 /// The associations of one door.

@@ -1,0 +1,208 @@
+//! The doors that are open, and how they become those of the next plan.
+//!
+//! A change touches the service it concerns: endpoints are swapped under the running doors, a door whose policy
+//! changes keeps its socket, and only doors that are no longer wanted are closed, after nothing leads to them any more.
+
+mod door;
+mod port;
+mod rules;
+mod state;
+
+use std::io;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferry_model::{Family, Plan};
+
+use super::handover::{self, Offering, Predecessor};
+use super::relay::{Relay, Settings};
+use super::ruleset::Ingress;
+use crate::{Alarm, Applied, Backend, Error, ErrorKind, Traffic};
+use state::State;
+
+/// How soon to try again what did not work.
+const RETRY: Duration = Duration::from_secs(5);
+/// How often rules are compared with what should be there.
+const CHECK: Duration = Duration::from_secs(30);
+/// How long a successor waits for every family to be applied before it takes over for good.
+const TAKEOVER: Duration = Duration::from_secs(30);
+
+/// How userspace mode is set up.
+#[derive(Clone, Default)]
+pub struct Config {
+    pub ingress: Ingress,
+    /// Where proxy ports listen when rules lead to them; none or a wildcard means everywhere.
+    pub bind_address: Option<IpAddr>,
+    /// Where proxy ports come from; none lets the kernel choose.
+    pub ports: Option<RangeInclusive<u16>>,
+    pub relay: Settings,
+    /// A unix socket by which a successor gets our sockets, and we got those of a predecessor.
+    pub handover: Option<PathBuf>,
+    /// Called when a successor has taken over.
+    pub retired: Option<Alarm>,
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("ingress", &self.ingress)
+            .field("bind_address", &self.bind_address)
+            .field("ports", &self.ports)
+            .field("relay", &self.relay)
+            .field("handover", &self.handover)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The backend.
+#[derive(Debug)]
+pub struct Userspace {
+    state: Arc<Mutex<State>>,
+    handover: Option<PathBuf>,
+    retired: Option<RetiredAlarm>,
+    predecessor: Option<(Predecessor, Instant)>,
+    offering: Option<Offering>,
+}
+
+#[derive(Clone)]
+struct RetiredAlarm(Alarm);
+
+impl std::fmt::Debug for RetiredAlarm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RetiredAlarm")
+    }
+}
+
+impl Userspace {
+    /// Starts the relay, with the sockets of a predecessor if there is one. It serves nothing before a plan is applied.
+    pub fn start(config: Config) -> Result<Self, Error> {
+        let relay = Relay::start(config.relay.clone()).map_err(failed("start the relay's threads"))?;
+        let mut state = State::new(&config, relay);
+        let mut predecessor = None;
+        if let Some(path) = &config.handover {
+            match handover::inherit(path) {
+                Ok(Some((process, estate))) => {
+                    state.inherit(estate);
+                    predecessor = Some((process, Instant::now()));
+                }
+                Ok(None) => {}
+                // Starting without it is worse for a moment, not starting would be worse for good.
+                Err(error) => tracing::warn!(%error, path = %path.display(), "no sockets were handed over"),
+            }
+        }
+        let mut backend = Userspace {
+            state: Arc::new(Mutex::new(state)),
+            handover: config.handover,
+            retired: config.retired.map(RetiredAlarm),
+            predecessor,
+            offering: None,
+        };
+        if backend.predecessor.is_none() {
+            backend.offer()?;
+        }
+        Ok(backend)
+    }
+
+    /// Makes our sockets available to a successor.
+    fn offer(&mut self) -> Result<(), Error> {
+        let Some(path) = &self.handover else { return Ok(()) };
+        let (state, retiring, alarm) = (self.state.clone(), self.state.clone(), self.retired.clone());
+        let estate = move || lock(&state).estate();
+        let retire = move || {
+            lock(&retiring).retire();
+            if let Some(RetiredAlarm(alarm)) = &alarm {
+                alarm();
+            }
+        };
+        let attempt = format!("offer the sockets at {}", path.display());
+        self.offering = Some(Offering::start(path, estate, retire).map_err(failed(&attempt))?);
+        Ok(())
+    }
+
+    /// Whether a successor has taken over: nothing is left to do but to let connections end.
+    pub fn is_retired(&self) -> bool {
+        lock(&self.state).is_retired()
+    }
+
+    /// Open connections, TCP and UDP.
+    pub fn open_connections(&self) -> usize {
+        lock(&self.state).open_connections()
+    }
+
+    /// Serves on without new plans until a successor has taken over, then until every connection has ended, both
+    /// within `limit`. Returns how many connections are left.
+    pub fn linger(&self, limit: Duration) -> usize {
+        let deadline = Instant::now() + limit;
+        let waits = |this: &Self| match (this.handover.is_some(), this.is_retired()) {
+            (true, false) => true,
+            (true, true) | (false, _) => this.open_connections() > 0,
+        };
+        while waits(self) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.open_connections()
+    }
+
+    /// Once every family that the predecessor served is applied, it can stop.
+    fn complete_takeover(&mut self) -> Result<(), Error> {
+        let Some((_, since)) = &self.predecessor else {
+            return Ok(());
+        };
+        if !lock(&self.state).has_settled_in() && since.elapsed() < TAKEOVER {
+            return Ok(());
+        }
+        if let Some((predecessor, _)) = self.predecessor.take() {
+            if let Err(error) = predecessor.taken() {
+                tracing::warn!(%error, "the predecessor did not say goodbye");
+            }
+            lock(&self.state).forget_estate();
+            self.offer()?;
+        }
+        Ok(())
+    }
+}
+
+impl Backend for Userspace {
+    fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
+        let applied = lock(&self.state).apply(plan, family)?;
+        self.complete_takeover()?;
+        Ok(applied)
+    }
+
+    fn cleanup(&mut self) -> Result<(), Error> {
+        self.offering = None;
+        lock(&self.state).cleanup()
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        let due = lock(&self.state).next_due();
+        match self.predecessor {
+            Some(_) => Some(due.map_or(RETRY, |due| due.min(RETRY))),
+            None => due,
+        }
+    }
+
+    fn traffic(&mut self) -> Result<Vec<Traffic>, Error> {
+        Ok(lock(&self.state).traffic())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        lock(&self.state).notes()
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn failed(attempt: &str) -> impl Fn(io::Error) -> Error {
+    let attempt = attempt.to_owned();
+    move |error| Error {
+        attempt: attempt.clone(),
+        reason: error.to_string(),
+        kind: ErrorKind::Other,
+    }
+}

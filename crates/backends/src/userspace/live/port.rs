@@ -1,0 +1,261 @@
+//! One service port: its doors, its claims, and the endpoints behind them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ferry_model::{Family, PortName};
+
+use super::door::LiveDoor;
+use crate::userspace::balancer::Pools;
+use crate::userspace::handover::Estate;
+use crate::userspace::loopback::Loopback;
+use crate::userspace::ports::Ports;
+use crate::userspace::relay::{Port, Relay, hold};
+use crate::userspace::render::any;
+use crate::userspace::ruleset::{DoorName, Ingress, Place, PortRule};
+
+/// What a service port needs from the backend to change.
+#[derive(Debug)]
+pub(super) struct Means<'a> {
+    pub(super) family: Family,
+    pub(super) ingress: Ingress,
+    pub(super) bind_address: Option<IpAddr>,
+    pub(super) relay: &'a Relay,
+    pub(super) ports: &'a mut Ports,
+    pub(super) loopback: Option<&'a mut Loopback>,
+    pub(super) estate: &'a mut Estate,
+    pub(super) leaving: &'a mut Leaving,
+    pub(super) opened: usize,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Means<'_> {
+    fn warn(&mut self, what: String) {
+        self.warnings.push(what);
+    }
+
+    /// Where a door is to be opened.
+    fn address(&mut self, name: &DoorName) -> Result<SocketAddr, String> {
+        match name.place {
+            Place::At(address) => Ok(address),
+            Place::Proxy(_) => {
+                let port = self.ports.allocate(name).map_err(|error| error.to_string())?;
+                Ok(SocketAddr::new(self.proxy_ip(), port))
+            }
+        }
+    }
+
+    fn proxy_ip(&self) -> IpAddr {
+        match (self.ingress, self.family) {
+            (Ingress::Mapped, Family::V4) => Ipv4Addr::LOCALHOST.into(),
+            (Ingress::Mapped, Family::V6) => Ipv6Addr::LOCALHOST.into(),
+            (Ingress::Portals | Ingress::Loopback, family) => {
+                let bound = self.bind_address.filter(|ip| Family::of(*ip) == family);
+                bound.unwrap_or_else(|| any(family))
+            }
+        }
+    }
+}
+
+/// What is no longer wanted, until nothing leads to it.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    pub(super) doors: Vec<LiveDoor>,
+    pub(super) addresses: Vec<IpAddr>,
+}
+
+impl Leaving {
+    /// The socket of a leaving door at an address: whoever waits in its queue is served by the door that takes it.
+    fn take_socket(&mut self, door: &LiveDoor) -> Option<OwnedFd> {
+        let Place::At(address) = door.name.place else {
+            return None;
+        };
+        let same = |other: &LiveDoor| other.local == address && other.protocol() == door.protocol();
+        let position = self
+            .doors
+            .iter()
+            .position(|other| same(other) && other.is_open())?;
+        self.doors[position].share()
+    }
+
+    pub(super) fn close(&mut self, relay: &Relay, ports: &mut Ports) -> usize {
+        let count = self.doors.len();
+        for mut door in self.doors.drain(..) {
+            door.close(relay);
+            if matches!(door.name.place, Place::Proxy(_)) {
+                ports.release(door.local.port());
+            }
+        }
+        count
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct LivePort {
+    pub(super) rule: PortRule,
+    pub(super) port: Arc<Port>,
+    pub(super) doors: BTreeMap<Place, LiveDoor>,
+    pub(super) claims: BTreeMap<SocketAddr, OwnedFd>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+impl LivePort {
+    pub(super) fn new(name: PortName) -> Self {
+        LivePort {
+            rule: PortRule::empty(name),
+            port: Arc::default(),
+            doors: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            addresses: BTreeSet::new(),
+        }
+    }
+
+    /// First what goes: doors, claims and addresses that the rule no longer has.
+    pub(super) fn shrink(&mut self, rule: &PortRule, leaving: &mut Leaving) {
+        self.claims.retain(|address, _| rule.claims.contains(address));
+        let gone: Vec<Place> = self
+            .doors
+            .keys()
+            .filter(|place| !rule.doors.contains_key(place))
+            .copied()
+            .collect();
+        leaving
+            .doors
+            .extend(gone.iter().filter_map(|place| self.doors.remove(place)));
+        leaving
+            .addresses
+            .extend(self.addresses.difference(&rule.addresses));
+        self.addresses.retain(|address| rule.addresses.contains(address));
+    }
+
+    /// Then what comes and what changes. Says whether all of it worked.
+    pub(super) fn grow(&mut self, rule: PortRule, means: &mut Means<'_>) -> bool {
+        self.supply(&rule, means);
+        let warned = means.warnings.len();
+        for address in rule.addresses.difference(&self.addresses.clone()) {
+            self.take_address(*address, means);
+        }
+        for address in &rule.claims {
+            self.claim(*address, &rule, means);
+        }
+        for (place, door) in &rule.doors {
+            let name = DoorName {
+                family: means.family,
+                port: rule.name.clone(),
+                place: *place,
+            };
+            let key = format!("socket {name}");
+            if !self.doors.contains_key(place) {
+                match means.address(&name) {
+                    Ok(local) => {
+                        let new = LiveDoor::new(name, door.clone(), local, self.port.clone());
+                        self.doors.insert(*place, new);
+                        means.opened += 1;
+                    }
+                    Err(reason) => {
+                        means.warn(format!("Service {}: {reason}", rule.name));
+                        continue;
+                    }
+                }
+            }
+            if let Some(live) = self.doors.get_mut(place) {
+                open(live, door, &key, means);
+            }
+        }
+        self.rule = rule;
+        means.warnings.len() == warned
+    }
+
+    /// Puts the endpoints in place, before a door lets anyone in.
+    fn supply(&mut self, rule: &PortRule, means: &mut Means<'_>) {
+        self.port.set_options(rule.options);
+        if self.rule.pools != rule.pools || self.rule.affinity != rule.affinity {
+            let left = self.port.balancer.update(&rule.pools, rule.affinity);
+            means.relay.drain(left, rule.options.drain);
+        }
+        if !means.estate.sticky.is_empty() {
+            let name = format!("{} {:?}", means.family, rule.name);
+            if let Some(records) = means.estate.sticky.remove(&name) {
+                self.port.balancer.restore_sticky(&records);
+            }
+        }
+    }
+
+    fn take_address(&mut self, address: IpAddr, means: &mut Means<'_>) {
+        let Some(loopback) = means.loopback.as_deref_mut() else {
+            return;
+        };
+        match loopback.take(address) {
+            Ok(()) => {
+                self.addresses.insert(address);
+            }
+            Err(error) => {
+                let name = &self.rule.name;
+                means.warn(format!(
+                    "Service {name}: {address} cannot be put on the loopback interface: {error}"
+                ));
+            }
+        }
+    }
+
+    fn claim(&mut self, address: SocketAddr, rule: &PortRule, means: &mut Means<'_>) {
+        if self.claims.contains_key(&address) {
+            return;
+        }
+        let protocol = rule.name.protocol;
+        let name = format!("claim {} {:?} {address}", means.family, rule.name);
+        let inherited = means.estate.sockets.remove(&name);
+        match inherited.map_or_else(|| hold(protocol, address), Ok) {
+            Ok(held) => {
+                self.claims.insert(address, held);
+            }
+            Err(error) => means.warn(format!(
+                "Service {}: {address}/{protocol} is not ours to serve: {error}",
+                rule.name
+            )),
+        }
+    }
+
+    /// Everything goes; connections to the endpoints are drained.
+    pub(super) fn dissolve(mut self, relay: &Relay, leaving: &mut Leaving) {
+        let left = self.port.balancer.update(&Pools::default(), None);
+        relay.drain(left, self.rule.options.drain);
+        leaving
+            .doors
+            .extend(std::mem::take(&mut self.doors).into_values());
+        leaving.addresses.extend(self.addresses);
+    }
+}
+
+/// Opens or changes a door, with the socket of a predecessor or of a leaving door if there is one.
+fn open(live: &mut LiveDoor, rule: &crate::userspace::ruleset::DoorRule, key: &str, means: &mut Means<'_>) {
+    if !live.is_open()
+        && let Some(socket) = means
+            .estate
+            .sockets
+            .remove(key)
+            .or_else(|| means.leaving.take_socket(live))
+    {
+        let allocated = live.local.port();
+        live.receive(socket);
+        if live.local.port() != allocated && matches!(live.name.place, Place::Proxy(_)) {
+            means.ports.release(allocated);
+            means.ports.take(live.local.port());
+        }
+    }
+    let sessions = means.estate.sessions.remove(key).unwrap_or_default();
+    let mut result = live.update(rule, means.relay, sessions);
+    if result.is_err() && !means.leaving.doors.is_empty() {
+        // What is in the way may be on its way out.
+        means.leaving.close(means.relay, means.ports);
+        result = live.update(rule, means.relay, Vec::new());
+    }
+    if let Err(error) = result {
+        let (name, local, protocol) = (&live.name.port, live.local, live.protocol());
+        means.warn(format!(
+            "Service {name}: cannot listen on {local}/{protocol}: {error}"
+        ));
+    }
+}

@@ -1,0 +1,153 @@
+//! The netfilter rules of one family: known, compared, written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferry_host::iptables::{self, Iptables, Writers};
+use ferry_model::{Family, ServiceName};
+
+use crate::userspace::portals::{self, Present, Rule};
+use crate::{Applied, Error, ErrorKind, Repair, TableRules};
+
+/// The rules of some services; of one that is gone, none.
+pub(super) type Changes = Vec<(ServiceName, BTreeSet<Rule>)>;
+
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    tool: Option<Iptables>,
+    services: BTreeMap<ServiceName, BTreeSet<Rule>>,
+    /// When the rules of all services were last seen to be there; none if that is not known.
+    seen: Option<Instant>,
+}
+
+impl Rules {
+    fn tool(&mut self, family: Family) -> Result<Iptables, Error> {
+        if let Some(tool) = &self.tool {
+            return Ok(tool.clone());
+        }
+        let tool = Iptables::detect(portals::program(family), Arc::new(Writers::default()))
+            .map_err(|error| failed("find the iptables program", &error))?;
+        self.tool = Some(tool.clone());
+        Ok(tool)
+    }
+
+    /// Changes the rules of some services. Looks at what is there first if that is not known, or not for a while.
+    pub(super) fn write(
+        &mut self,
+        changes: Changes,
+        family: Family,
+        check: Duration,
+        applied: &mut Applied,
+    ) -> Result<(), Error> {
+        let tool = self.tool(family)?;
+        let seen = self.seen.take();
+        let is_due = seen.is_none_or(|seen| seen.elapsed() >= check);
+        // What should be there now, before the changes.
+        let before = (is_due && seen.is_some()).then(|| self.all());
+        let (gone, new) = self.merge(changes);
+        let document = match is_due {
+            false => portals::change(&gone, &new),
+            true => {
+                let saved = tool.save().map_err(|error| failed("list the rules", &error))?;
+                let present = Present::parse(&saved);
+                applied
+                    .repaired
+                    .extend(before.iter().flat_map(|known| repairs(known, &present)));
+                let want = self.all();
+                match present.is_wired() {
+                    true => portals::change(&(&present.rules - &want), &(&want - &present.rules)),
+                    false => Some(portals::whole(&present, &want)),
+                }
+            }
+        };
+        if let Some(document) = &document {
+            tool.restore(document)
+                .map_err(|error| failed("write the rules", &error))?;
+        }
+        self.seen = if is_due { Some(Instant::now()) } else { seen };
+        self.report(document.as_deref().unwrap_or_default(), applied);
+        Ok(())
+    }
+
+    fn all(&self) -> BTreeSet<Rule> {
+        self.services.values().flatten().cloned().collect()
+    }
+
+    /// Takes changes over, and returns the rules that go and those that come.
+    fn merge(&mut self, changes: Changes) -> (BTreeSet<Rule>, BTreeSet<Rule>) {
+        let (mut gone, mut new) = (BTreeSet::new(), BTreeSet::new());
+        for (service, rules) in changes {
+            let old = self.services.remove(&service).unwrap_or_default();
+            gone.extend(&old - &rules);
+            new.extend(&rules - &old);
+            if !rules.is_empty() {
+                self.services.insert(service, rules);
+            }
+        }
+        (gone, new)
+    }
+
+    fn report(&self, document: &str, applied: &mut Applied) {
+        for table in ["filter", "nat"] {
+            let rules = self.services.values().flatten();
+            let total = rules.filter(|(chain, _)| chain.table() == table).count();
+            let part = document
+                .find(&format!("*{table}\n"))
+                .map_or("", |at| &document[at..]);
+            let lines = part.lines().take_while(|line| *line != "COMMIT");
+            let written = lines.filter(|line| line.starts_with('-')).count();
+            applied.tables.push(TableRules {
+                table,
+                total,
+                written,
+            });
+        }
+    }
+
+    pub(super) fn remove(&mut self, family: Family) -> Result<(), Error> {
+        self.seen = None;
+        self.services.clear();
+        // Without the program there is nothing that could have been written.
+        let Ok(tool) = self.tool(family) else {
+            return Ok(());
+        };
+        let saved = tool.save().map_err(|error| failed("list the rules", &error))?;
+        if let Some(document) = portals::removal(&Present::parse(&saved)) {
+            tool.restore(&document)
+                .map_err(|error| failed("remove the rules", &error))?;
+        }
+        Ok(())
+    }
+}
+
+fn repairs(known: &BTreeSet<Rule>, present: &Present) -> Vec<Repair> {
+    let missing = known.difference(&present.rules).count();
+    let foreign = present.rules.difference(known).count();
+    let mut repairs = Vec::new();
+    let mut note = |count: usize, what: &str| {
+        if count > 0 {
+            repairs.push(Repair {
+                what: format!("{count} {what}"),
+                by: None,
+            });
+        }
+    };
+    note(missing, "rule(s) were missing");
+    note(foreign, "rule(s) were not ours");
+    note(usize::from(!present.is_wired()), "chain or jump was missing");
+    repairs
+}
+
+fn failed(attempt: &str, error: &iptables::Error) -> Error {
+    let kind = match error {
+        iptables::Error::Missing { .. } => ErrorKind::Unsupported,
+        iptables::Error::Restore(_) => ErrorKind::Restore,
+        _ => ErrorKind::Other,
+    };
+    Error {
+        attempt: attempt.to_owned(),
+        reason: error.to_string(),
+        kind,
+    }
+}

@@ -1,0 +1,444 @@
+//! Everything that is open, for both families, and the path from one plan to the next.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_model::{
+    Changed, Family, NodePlan, PerFamily, Plan, PortName, Protocol, Revision, ServiceName, ServicePlan,
+};
+
+use super::port::{Leaving, LivePort, Means};
+use super::rules::Rules;
+use super::{CHECK, Config, RETRY};
+use crate::userspace::handover::Estate;
+use crate::userspace::loopback::Loopback;
+use crate::userspace::portals::{self, Listen, Rule};
+use crate::userspace::ports::Ports;
+use crate::userspace::relay::Relay;
+use crate::userspace::render;
+use crate::userspace::ruleset::{Frontend, Ingress, PortRule};
+use crate::{Applied, Error, ErrorKind, Traffic};
+
+type LivePorts = BTreeMap<PortName, LivePort>;
+
+#[derive(Debug, Default)]
+struct FamilyState {
+    applied: Option<(Revision, Arc<NodePlan>)>,
+    services: BTreeMap<ServiceName, LivePorts>,
+    /// Services of which something did not work, and what.
+    unsettled: BTreeMap<ServiceName, Vec<String>>,
+    /// Services of which something cannot work here, and what.
+    unsupported: BTreeMap<ServiceName, Vec<String>>,
+    leaving: Leaving,
+    rules: Rules,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    relay: Relay,
+    ingress: Ingress,
+    bind_address: Option<IpAddr>,
+    ports: Ports,
+    loopback: Option<Loopback>,
+    families: PerFamily<FamilyState>,
+    estate: Estate,
+    retired: bool,
+}
+
+impl State {
+    pub(super) fn new(config: &Config, relay: Relay) -> Self {
+        State {
+            relay,
+            ingress: config.ingress,
+            bind_address: config.bind_address.filter(|ip| !ip.is_unspecified()),
+            ports: Ports::new(config.ports.clone()),
+            loopback: None,
+            families: PerFamily::default(),
+            estate: Estate::default(),
+            retired: false,
+        }
+    }
+
+    pub(super) fn inherit(&mut self, estate: Estate) {
+        self.estate = estate;
+    }
+
+    /// Whether all that was inherited has found its use, or belongs to families that have been applied and is of none.
+    pub(super) fn has_settled_in(&self) -> bool {
+        let waits = |family: &Family| {
+            let word = format!(" {family} ");
+            self.families.get(*family).applied.is_none()
+                && self.estate.sockets.keys().any(|name| name.contains(&word))
+        };
+        !Family::BOTH.iter().any(waits)
+    }
+
+    pub(super) fn forget_estate(&mut self) {
+        self.estate = Estate::default();
+    }
+
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired
+    }
+
+    pub(super) fn open_connections(&self) -> usize {
+        self.relay.connections() + self.relay.sessions()
+    }
+
+    pub(super) fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
+        let mut applied = Applied::default();
+        if self.retired {
+            return Ok(applied);
+        }
+        if self.ingress == Ingress::Loopback && self.loopback.is_none() {
+            self.loopback = Loopback::open().map_err(|error| loopback_failed(&error))?;
+        }
+        let names = self.affected(plan, family, &mut applied);
+        self.change(plan, family, &names, &mut applied);
+        if self.ingress == Ingress::Portals {
+            self.write_rules(plan, family, names, &mut applied)
+                .inspect_err(|_| {
+                    self.families.get_mut(family).applied = None;
+                })?;
+        }
+        applied.removed += self.close_leaving(family, &mut applied.warnings);
+        if applied.full
+            && let Some(loopback) = &mut self.loopback
+        {
+            loopback.sweep(family).map_err(|error| loopback_failed(&error))?;
+        }
+        let state = self.families.get_mut(family);
+        state.applied = Some((plan.revision(), plan.node().clone()));
+        let problems = state.unsettled.values().chain(state.unsupported.values());
+        applied.warnings.extend(problems.flatten().cloned());
+        Ok(applied)
+    }
+
+    /// The services to look at: what changed, and what did not work before.
+    fn affected(&self, plan: &Plan, family: Family, applied: &mut Applied) -> BTreeSet<ServiceName> {
+        let state = self.families.get(family);
+        let everything = || {
+            let planned = plan.services().map(|service| service.name.clone());
+            planned.chain(state.services.keys().cloned()).collect()
+        };
+        let changed = match &state.applied {
+            Some((revision, node)) if node == plan.node() => plan.changed_since(*revision),
+            _ => Changed::Everything,
+        };
+        match changed {
+            Changed::Everything => {
+                applied.full = true;
+                everything()
+            }
+            Changed::Services(names) => names
+                .into_iter()
+                .cloned()
+                .chain(state.unsettled.keys().cloned())
+                .collect(),
+        }
+    }
+
+    fn change(&mut self, plan: &Plan, family: Family, names: &BTreeSet<ServiceName>, applied: &mut Applied) {
+        let home = render::home(plan.node().family(family));
+        let render =
+            |service: &Arc<ServicePlan>| render::render(service, plan.node(), family, &home, self.ingress);
+        let mut wanted: Vec<(ServiceName, Vec<PortRule>)> = Vec::new();
+        for name in names {
+            wanted.push((name.clone(), plan.service(name).map(render).unwrap_or_default()));
+        }
+        let state = self.families.get_mut(family);
+        for name in names {
+            let what = plan
+                .service(name)
+                .map(|service| unsupported(service, family))
+                .unwrap_or_default();
+            match what.is_empty() {
+                true => state.unsupported.remove(name),
+                false => state.unsupported.insert(name.clone(), what),
+            };
+        }
+        for (name, rules) in &wanted {
+            shrink(state, &self.relay, name, rules);
+        }
+        for (name, rules) in wanted {
+            let mut means = Means {
+                family,
+                ingress: self.ingress,
+                bind_address: self.bind_address,
+                relay: &self.relay,
+                ports: &mut self.ports,
+                loopback: self.loopback.as_mut(),
+                estate: &mut self.estate,
+                leaving: &mut state.leaving,
+                opened: 0,
+                warnings: Vec::new(),
+            };
+            let was_settled = !state.unsettled.contains_key(&name);
+            grow(&mut state.services, &name, rules, was_settled, &mut means);
+            applied.added += means.opened;
+            match means.warnings.is_empty() {
+                true => state.unsettled.remove(&name),
+                false => state.unsettled.insert(name, means.warnings),
+            };
+        }
+    }
+
+    fn write_rules(
+        &mut self,
+        plan: &Plan,
+        family: Family,
+        names: BTreeSet<ServiceName>,
+        applied: &mut Applied,
+    ) -> Result<(), Error> {
+        let node = plan.node().family(family);
+        let listen = Listen {
+            address: self.bind_address.filter(|ip| Family::of(*ip) == family),
+            node: node.node_ip.filter(|ip| node.addresses.contains(ip)),
+        };
+        let state = self.families.get_mut(family);
+        let mut changes = Vec::new();
+        for name in names {
+            let mut rules: BTreeSet<Rule> = BTreeSet::new();
+            for port in state.services.get(&name).into_iter().flat_map(BTreeMap::values) {
+                for door in port.doors.values().filter(|door| door.is_open()) {
+                    let leads = door
+                        .rule
+                        .leads
+                        .iter()
+                        .filter(|lead| is_ours(lead, port, family))
+                        .copied();
+                    let proxy_port = door.local.port();
+                    rules.extend(portals::rules(
+                        &port.rule.name,
+                        &leads.collect(),
+                        proxy_port,
+                        listen,
+                        node,
+                    ));
+                }
+            }
+            changes.push((name, rules));
+        }
+        state.rules.write(changes, family, CHECK, applied)
+    }
+
+    fn close_leaving(&mut self, family: Family, warnings: &mut Vec<String>) -> usize {
+        let leaving = &mut self.families.get_mut(family).leaving;
+        let closed = leaving.close(&self.relay, &mut self.ports);
+        for address in leaving.addresses.drain(..) {
+            if let Some(loopback) = &mut self.loopback
+                && let Err(error) = loopback.release(address)
+            {
+                warnings.push(format!("{address} stays on the loopback interface: {error}"));
+            }
+        }
+        closed
+    }
+
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        let unsettled = Family::BOTH
+            .iter()
+            .any(|family| !self.families.get(*family).unsettled.is_empty());
+        match (self.retired, unsettled, self.ingress) {
+            (true, _, _) => None,
+            (false, true, _) => Some(RETRY),
+            (false, false, Ingress::Portals) => Some(CHECK),
+            (false, false, Ingress::Loopback | Ingress::Mapped) => None,
+        }
+    }
+
+    pub(super) fn cleanup(&mut self) -> Result<(), Error> {
+        let mut result = Ok(());
+        for family in Family::BOTH {
+            let state = self.families.get_mut(family);
+            result = result.and(state.rules.remove(family));
+            state.applied = None;
+            for port in std::mem::take(&mut state.services)
+                .into_values()
+                .flat_map(BTreeMap::into_values)
+            {
+                port.dissolve(&self.relay, &mut state.leaving);
+            }
+            self.close_leaving(family, &mut Vec::new());
+        }
+        if self.loopback.is_none() {
+            self.loopback = Loopback::open().map_err(|error| loopback_failed(&error))?;
+        }
+        match &mut self.loopback {
+            Some(loopback) => result.and(loopback.clear().map_err(|error| loopback_failed(&error))),
+            None => result,
+        }
+    }
+
+    /// Each service port of a family with what is open for it.
+    fn ports(&self) -> impl Iterator<Item = (Family, &LivePort)> {
+        Family::BOTH.into_iter().flat_map(|family| {
+            let services = self.families.get(family).services.values();
+            services
+                .flat_map(BTreeMap::values)
+                .map(move |port| (family, port))
+        })
+    }
+
+    pub(super) fn traffic(&self) -> Vec<Traffic> {
+        self.ports()
+            .map(|(family, port)| {
+                let totals = port.port.counters.read();
+                Traffic {
+                    family,
+                    port: port.rule.name.clone(),
+                    endpoint: None,
+                    connections: totals.connections,
+                    bytes: Some((totals.bytes_received, totals.bytes_sent)),
+                }
+            })
+            .collect()
+    }
+
+    /// The table of doors, and what is draining.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.retired {
+            let open = self.open_connections();
+            notes.push(format!(
+                "a successor has taken over; {open} connection(s) are still open here"
+            ));
+        }
+        for (_, port) in self.ports() {
+            for door in port.doors.values().filter(|door| door.is_open()) {
+                let leads: Vec<String> = door.rule.leads.iter().map(Frontend::to_string).collect();
+                let (name, protocol) = (&port.rule.name, port.rule.name.protocol);
+                notes.push(format!(
+                    "{protocol} {name}: {} -> {}",
+                    leads.join(", "),
+                    door.local
+                ));
+            }
+            let (endpoints, connections) = port.port.balancer.draining();
+            if endpoints > 0 {
+                let name = &port.rule.name;
+                notes.push(format!(
+                    "{name}: {connections} connection(s) to {endpoints} removed endpoint(s) drain"
+                ));
+            }
+        }
+        notes
+    }
+
+    /// All that a successor needs to go on.
+    pub(super) fn estate(&self) -> Estate {
+        let mut estate = Estate::default();
+        for (family, port) in self.ports() {
+            for door in port.doors.values() {
+                let key = format!("socket {}", door.name);
+                let sessions = door.sessions();
+                if !sessions.is_empty() {
+                    estate.sessions.insert(key.clone(), sessions);
+                }
+                estate.sockets.extend(door.share().map(|socket| (key, socket)));
+            }
+            for (address, held) in &port.claims {
+                let key = format!("claim {family} {:?} {address}", port.rule.name);
+                estate
+                    .sockets
+                    .extend(held.as_fd().try_clone_to_owned().map(|socket| (key, socket)));
+            }
+            let sticky = port.port.balancer.sticky();
+            if !sticky.is_empty() {
+                estate
+                    .sticky
+                    .insert(format!("{family} {:?}", port.rule.name), sticky);
+            }
+        }
+        estate
+    }
+
+    /// Stops accepting; what was accepted goes on.
+    pub(super) fn retire(&mut self) {
+        self.retired = true;
+        for family in Family::BOTH {
+            let state = self.families.get_mut(family);
+            for port in state.services.values_mut().flat_map(BTreeMap::values_mut) {
+                port.claims.clear();
+                for door in port.doors.values_mut() {
+                    door.close(&self.relay);
+                }
+            }
+            state.leaving.close(&self.relay, &mut self.ports);
+        }
+    }
+}
+
+fn shrink(state: &mut FamilyState, relay: &Relay, name: &ServiceName, rules: &[PortRule]) {
+    let Some(live) = state.services.get_mut(name) else {
+        return;
+    };
+    let wanted: HashMap<&PortName, &PortRule> = rules.iter().map(|rule| (&rule.name, rule)).collect();
+    let gone: Vec<PortName> = live
+        .keys()
+        .filter(|name| !wanted.contains_key(name))
+        .cloned()
+        .collect();
+    for port in gone.iter().filter_map(|name| live.remove(name)) {
+        port.dissolve(relay, &mut state.leaving);
+    }
+    for (name, port) in live.iter_mut() {
+        if let Some(rule) = wanted.get(name) {
+            port.shrink(rule, &mut state.leaving);
+        }
+    }
+    if live.is_empty() {
+        state.services.remove(name);
+    }
+}
+
+fn grow(
+    services: &mut BTreeMap<ServiceName, LivePorts>,
+    name: &ServiceName,
+    rules: Vec<PortRule>,
+    was_settled: bool,
+    means: &mut Means<'_>,
+) {
+    if rules.is_empty() {
+        return;
+    }
+    let live = services.entry(name.clone()).or_default();
+    for rule in rules {
+        let port = live
+            .entry(rule.name.clone())
+            .or_insert_with(|| LivePort::new(rule.name.clone()));
+        if !was_settled || port.rule != rule {
+            port.grow(rule, means);
+        }
+    }
+}
+
+/// A frontend whose claim belongs to another process is left to it.
+fn is_ours(lead: &Frontend, port: &LivePort, family: Family) -> bool {
+    let claim = match *lead {
+        Frontend::NodePort(number) => (render::any(family), number).into(),
+        Frontend::ClusterIp(ip, number)
+        | Frontend::ExternalIp(ip, number)
+        | Frontend::LoadBalancerIp(ip, number) => (ip, number).into(),
+    };
+    !port.rule.claims.contains(&claim) || port.claims.contains_key(&claim)
+}
+
+fn unsupported(service: &ServicePlan, family: Family) -> Vec<String> {
+    let sctp = service
+        .ports(family)
+        .filter(|port| port.protocol() == Protocol::Sctp);
+    sctp.map(|port| format!("Service {}: SCTP is not supported in userspace mode", port.name))
+        .collect()
+}
+
+fn loopback_failed(error: &ferry_host::route::Error) -> Error {
+    Error {
+        attempt: "put virtual addresses on the loopback interface".into(),
+        reason: error.to_string(),
+        kind: ErrorKind::Other,
+    }
+}

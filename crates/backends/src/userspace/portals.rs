@@ -1,0 +1,335 @@
+//! The netfilter rules that lead virtual addresses and node ports to proxy ports: as text, and what to change.
+//! Pure; the chains are those of kube-proxy's userspace mode.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+use ferry_model::{Family, NodeFamily, NodePorts, PortName};
+
+use super::ruleset::Frontend;
+
+/// A chain of ours, in its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Chain {
+    PortalsContainer,
+    PortalsHost,
+    NodePortContainer,
+    NodePortHost,
+    NodePortNonLocal,
+}
+
+impl Chain {
+    pub(super) const ALL: [Chain; 5] = [
+        Chain::PortalsContainer,
+        Chain::PortalsHost,
+        Chain::NodePortContainer,
+        Chain::NodePortHost,
+        Chain::NodePortNonLocal,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Chain::PortalsContainer => "KUBE-PORTALS-CONTAINER",
+            Chain::PortalsHost => "KUBE-PORTALS-HOST",
+            Chain::NodePortContainer => "KUBE-NODEPORT-CONTAINER",
+            Chain::NodePortHost => "KUBE-NODEPORT-HOST",
+            Chain::NodePortNonLocal => "KUBE-NODEPORT-NON-LOCAL",
+        }
+    }
+
+    pub(super) fn table(self) -> &'static str {
+        match self {
+            Chain::NodePortNonLocal => "filter",
+            Chain::PortalsContainer | Chain::PortalsHost | Chain::NodePortContainer | Chain::NodePortHost => {
+                "nat"
+            }
+        }
+    }
+
+    /// The built-in chain that jumps here, how the jump is put there, and the jump.
+    fn jump(self) -> (&'static str, &'static str, String) {
+        const PORTALS: &str = "handle ClusterIPs; NOTE: this must be before the NodePort rules";
+        const NODE_PORTS: &str = "handle service NodePorts; NOTE: this must be the last rule in the chain";
+        const NON_LOCAL: &str = "Ensure that non-local NodePort traffic can flow";
+        let (from, verb, matches, comment) = match self {
+            Chain::PortalsContainer => ("PREROUTING", "-I", "", PORTALS),
+            Chain::PortalsHost => ("OUTPUT", "-I", "", PORTALS),
+            Chain::NodePortContainer => ("PREROUTING", "-A", "-m addrtype --dst-type LOCAL ", NODE_PORTS),
+            Chain::NodePortHost => ("OUTPUT", "-A", "-m addrtype --dst-type LOCAL ", NODE_PORTS),
+            Chain::NodePortNonLocal => ("INPUT", "-I", "", NON_LOCAL),
+        };
+        (
+            from,
+            verb,
+            format!("{matches}-m comment --comment \"{comment}\" -j {}", self.name()),
+        )
+    }
+}
+
+/// A rule as save prints it, without its chain.
+pub(super) type Rule = (Chain, String);
+
+/// Where the doors listen, for the targets of rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Listen {
+    /// The address of all proxy ports; none means every address.
+    pub(super) address: Option<IpAddr>,
+    /// The node's address, for traffic of the node itself.
+    pub(super) node: Option<IpAddr>,
+}
+
+/// The rules that lead to one door.
+pub(super) fn rules(
+    name: &PortName,
+    leads: &BTreeSet<Frontend>,
+    proxy_port: u16,
+    listen: Listen,
+    node: &NodeFamily,
+) -> BTreeSet<Rule> {
+    let lines = Lines {
+        name,
+        proxy_port,
+        listen,
+    };
+    let mut rules = BTreeSet::new();
+    for frontend in leads {
+        match *frontend {
+            Frontend::ClusterIp(ip, port) | Frontend::LoadBalancerIp(ip, port) => {
+                rules.insert((
+                    Chain::PortalsContainer,
+                    lines.portal(ip, port, "", lines.network_target()),
+                ));
+                rules.insert((
+                    Chain::PortalsHost,
+                    lines.portal(ip, port, "", lines.host_target()),
+                ));
+            }
+            Frontend::ExternalIp(ip, port) => {
+                let bridged = "-m physdev ! --physdev-is-in ";
+                let local = "-m addrtype --dst-type LOCAL ";
+                let to = lines.network_target();
+                rules.insert((
+                    Chain::PortalsContainer,
+                    lines.portal(ip, port, bridged, to.clone()),
+                ));
+                rules.insert((Chain::PortalsContainer, lines.portal(ip, port, local, to)));
+                rules.insert((
+                    Chain::PortalsHost,
+                    lines.portal(ip, port, local, lines.host_target()),
+                ));
+            }
+            Frontend::NodePort(port) => lines.node_port(port, node, &mut rules),
+        }
+    }
+    // Proxy ports are for redirected traffic only: nobody gets around a policy by knowing one.
+    let direct = format!(
+        "{}-m conntrack ! --ctstate DNAT -j DROP",
+        lines.to_port("", proxy_port)
+    );
+    rules.insert((Chain::NodePortNonLocal, direct));
+    rules
+}
+
+struct Lines<'a> {
+    name: &'a PortName,
+    proxy_port: u16,
+    listen: Listen,
+}
+
+impl Lines<'_> {
+    fn network_target(&self) -> String {
+        match self.listen.address {
+            None => format!("REDIRECT --to-ports {}", self.proxy_port),
+            Some(address) => format!(
+                "DNAT --to-destination {}",
+                SocketAddr::new(address, self.proxy_port)
+            ),
+        }
+    }
+
+    fn host_target(&self) -> String {
+        match self.listen.address.or(self.listen.node) {
+            None => format!("REDIRECT --to-ports {}", self.proxy_port),
+            Some(address) => format!(
+                "DNAT --to-destination {}",
+                SocketAddr::new(address, self.proxy_port)
+            ),
+        }
+    }
+
+    fn to_port(&self, destination: &str, port: u16) -> String {
+        let protocol = self.name.protocol;
+        let name = self.name;
+        format!("{destination}-p {protocol} -m comment --comment \"{name}\" -m {protocol} --dport {port} ")
+    }
+
+    fn portal(&self, ip: IpAddr, port: u16, matches: &str, target: String) -> String {
+        let prefix = if ip.is_ipv4() { 32 } else { 128 };
+        format!(
+            "{}{matches}-j {target}",
+            self.to_port(&format!("-d {ip}/{prefix} "), port)
+        )
+    }
+
+    fn node_port(&self, port: u16, node: &NodeFamily, rules: &mut BTreeSet<Rule>) {
+        let destinations: Vec<String> = match &node.node_ports {
+            NodePorts::All => vec![String::new()],
+            NodePorts::Only(addresses) => addresses
+                .iter()
+                .map(|ip| format!("-d {ip}/{} ", if ip.is_ipv4() { 32 } else { 128 }))
+                .collect(),
+        };
+        for destination in destinations {
+            let line = self.to_port(&destination, port);
+            rules.insert((
+                Chain::NodePortContainer,
+                format!("{line}-j {}", self.network_target()),
+            ));
+            rules.insert((Chain::NodePortHost, format!("{line}-j {}", self.host_target())));
+        }
+        let line = self.to_port("", self.proxy_port);
+        rules.insert((
+            Chain::NodePortNonLocal,
+            format!("{line}-m conntrack --ctstate DNAT -j ACCEPT"),
+        ));
+    }
+}
+
+/// What is there of ours, read from what save prints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Present {
+    pub(super) chains: BTreeSet<Chain>,
+    jumps: BTreeSet<Chain>,
+    /// Jumps as they are, to be deleted.
+    jump_lines: Vec<(Chain, String)>,
+    pub(super) rules: BTreeSet<Rule>,
+}
+
+impl Present {
+    pub(super) fn parse(saved: &str) -> Present {
+        let mut present = Present::default();
+        let mut table = "";
+        for line in saved.lines() {
+            if let Some(name) = line.strip_prefix('*') {
+                table = name;
+            } else if let Some(declared) = line.strip_prefix(':') {
+                let name = declared.split(' ').next().unwrap_or_default();
+                present.chains.extend(
+                    Chain::ALL
+                        .into_iter()
+                        .filter(|c| c.table() == table && c.name() == name),
+                );
+            } else if let Some((from, rule)) = appended(line) {
+                present.add_rule(table, from, rule);
+            }
+        }
+        present
+    }
+
+    fn add_rule(&mut self, table: &str, from: &str, rule: &str) {
+        for chain in Chain::ALL.into_iter().filter(|chain| chain.table() == table) {
+            if from == chain.name() {
+                self.rules.insert((chain, rule.to_owned()));
+            } else if rule.ends_with(&format!("-j {}", chain.name())) {
+                let (jumper, _, jump) = chain.jump();
+                if from == jumper && rule == jump {
+                    self.jumps.insert(chain);
+                }
+                self.jump_lines.push((chain, format!("{from} {rule}")));
+            }
+        }
+    }
+
+    /// Whether every chain and every jump is there.
+    pub(super) fn is_wired(&self) -> bool {
+        Chain::ALL
+            .iter()
+            .all(|chain| self.chains.contains(chain) && self.jumps.contains(chain))
+    }
+}
+
+fn appended(line: &str) -> Option<(&str, &str)> {
+    // Counters may stand in front.
+    let line = line
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once("] "))
+        .map_or(line, |(_, rest)| rest);
+    line.strip_prefix("-A ")?.split_once(' ')
+}
+
+/// The document that brings everything in order, whatever is there: chains, jumps, rules.
+pub(super) fn whole(present: &Present, want: &BTreeSet<Rule>) -> String {
+    document(|table, text| {
+        for chain in Chain::ALL.into_iter().filter(|chain| chain.table() == table) {
+            // Naming a chain empties it, in the same transaction that fills it again.
+            let _ = writeln!(text, ":{} - [0:0]", chain.name());
+        }
+        for chain in Chain::ALL.into_iter().filter(|chain| chain.table() == table) {
+            let (from, verb, jump) = chain.jump();
+            if !present.jumps.contains(&chain) {
+                let _ = writeln!(text, "{verb} {from} {jump}");
+            }
+        }
+        for (chain, rule) in want.iter().filter(|(chain, _)| chain.table() == table) {
+            let _ = writeln!(text, "-A {} {rule}", chain.name());
+        }
+    })
+}
+
+/// The document that removes some rules and adds others; none if there is nothing to do.
+pub(super) fn change(gone: &BTreeSet<Rule>, new: &BTreeSet<Rule>) -> Option<String> {
+    (!gone.is_empty() || !new.is_empty()).then(|| {
+        document(|table, text| {
+            for (chain, rule) in gone.iter().filter(|rule| rule.0.table() == table) {
+                let _ = writeln!(text, "-D {} {rule}", chain.name());
+            }
+            for (chain, rule) in new.iter().filter(|rule| rule.0.table() == table) {
+                let _ = writeln!(text, "-A {} {rule}", chain.name());
+            }
+        })
+    })
+}
+
+/// The document that removes everything; none if nothing is there.
+pub(super) fn removal(present: &Present) -> Option<String> {
+    (!present.chains.is_empty()).then(|| {
+        document(|table, text| {
+            let chains = || present.chains.iter().filter(|chain| chain.table() == table);
+            for chain in chains() {
+                let _ = writeln!(text, ":{} - [0:0]", chain.name());
+            }
+            for (_, line) in present
+                .jump_lines
+                .iter()
+                .filter(|(chain, _)| chain.table() == table)
+            {
+                let _ = writeln!(text, "-D {line}");
+            }
+            for chain in chains() {
+                let _ = writeln!(text, "-X {}", chain.name());
+            }
+        })
+    })
+}
+
+/// Filter first: a proxy port is guarded before anything is led to it.
+fn document(mut fill: impl FnMut(&str, &mut String)) -> String {
+    let mut text = String::new();
+    for table in ["filter", "nat"] {
+        let mut body = String::new();
+        fill(table, &mut body);
+        if !body.is_empty() {
+            let _ = write!(text, "*{table}\n{body}COMMIT\n");
+        }
+    }
+    text
+}
+
+/// Which program writes the rules of a family.
+pub(super) fn program(family: Family) -> ferry_host::iptables::Ip {
+    match family {
+        Family::V4 => ferry_host::iptables::Ip::V4,
+        Family::V6 => ferry_host::iptables::Ip::V6,
+    }
+}

@@ -1,0 +1,135 @@
+//! What userspace mode wants, as values: doors, the service ports behind them, and what leads to each door.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use ferry_model::{Family, PortName};
+
+use super::access::Access;
+use super::balancer::Pools;
+use super::relay::PortOptions;
+
+/// How traffic gets to the relay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ingress {
+    /// Netfilter rules lead the virtual addresses and node ports to proxy ports.
+    #[default]
+    Portals,
+    /// The virtual addresses are put on the loopback interface and listened on.
+    Loopback,
+    /// Each service port is mapped to a port of the loopback address. Needs no privilege at all.
+    Mapped,
+}
+
+/// Frontends that share a door, where doors are not bound to addresses: each kind has its own rule about clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Way {
+    Internal,
+    External,
+    /// Load-balancer addresses that only some clients may use.
+    Restricted,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Way::Internal => "internal",
+            Way::External => "external",
+            Way::Restricted => "restricted",
+        })
+    }
+}
+
+/// Where a door is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Place {
+    /// On a proxy port: which one does not matter.
+    Proxy(Way),
+    At(SocketAddr),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Proxy(way) => write!(f, "{way}"),
+            Place::At(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// The identity of a door, the same in every process: sockets are handed over under this name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct DoorName {
+    pub(crate) family: Family,
+    pub(crate) port: PortName,
+    pub(crate) place: Place,
+}
+
+impl fmt::Display for DoorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {} {} {}",
+            self.family, self.port.protocol, self.port, self.place
+        )
+    }
+}
+
+/// Where clients believe they are going.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Frontend {
+    ClusterIp(IpAddr, u16),
+    ExternalIp(IpAddr, u16),
+    LoadBalancerIp(IpAddr, u16),
+    NodePort(u16),
+}
+
+impl fmt::Display for Frontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Frontend::ClusterIp(ip, port)
+            | Frontend::ExternalIp(ip, port)
+            | Frontend::LoadBalancerIp(ip, port) => {
+                write!(f, "{}", SocketAddr::new(*ip, *port))
+            }
+            Frontend::NodePort(port) => write!(f, "node port {port}"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DoorRule {
+    pub(crate) access: Access,
+    pub(crate) leads: BTreeSet<Frontend>,
+}
+
+/// One service port of one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortRule {
+    pub(crate) name: PortName,
+    pub(crate) pools: Pools,
+    pub(crate) affinity: Option<Duration>,
+    pub(crate) options: PortOptions,
+    pub(crate) doors: BTreeMap<Place, DoorRule>,
+    /// Sockets that nobody is served by: they keep other processes from taking what is ours.
+    pub(crate) claims: BTreeSet<SocketAddr>,
+    /// Virtual addresses that have to be the host's own.
+    pub(crate) addresses: BTreeSet<IpAddr>,
+}
+
+impl PortRule {
+    /// Of a service port for which nothing is open yet.
+    pub(crate) fn empty(name: PortName) -> Self {
+        PortRule {
+            name,
+            pools: Pools::default(),
+            affinity: None,
+            options: PortOptions::default(),
+            doors: BTreeMap::new(),
+            claims: BTreeSet::new(),
+            addresses: BTreeSet::new(),
+        }
+    }
+}
