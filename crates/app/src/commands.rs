@@ -19,5 +19,5 @@ pub fn status(status: cli::Status) -> anyhow::Result<()> {
 
 /// `ferry demo`
 pub fn demo(demo: cli::Demo) -> anyhow::Result<()> {
-    anyhow::bail!("keep {} is not built in", demo.keep)
+    crate::demo::run(&demo)
 }

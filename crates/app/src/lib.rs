@@ -7,11 +7,13 @@ pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod daemon;
+pub mod demo;
 pub mod events;
 pub mod gates;
 pub mod logging;
 pub mod metrics;
 pub mod servers;
+pub mod sync;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

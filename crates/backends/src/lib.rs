@@ -3,6 +3,7 @@
 //! A backend renders a plan into what its kernel should hold, compares that with what it knows or observes, and
 //! writes the difference. It decides nothing about services: that is in the plan.
 
+pub mod iptables;
 pub mod userspace;
 
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub struct Applied {
     pub tables: Vec<TableRules>,
     /// What could not be done and is not worth failing for.
     pub warnings: Vec<String>,
+    /// Writes that the kernel or its tool refused and that were worked around or repeated in another way.
+    pub failed_writes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,7 +28,9 @@ pub enum Affected {
     Node,
 }
 
-type Slices = BTreeMap<SliceName, Arc<EndpointSlice>>;
+/// The slices of one service in the order of their names. Nearly always one: a map for each would be most of the
+/// snapshot's memory.
+type Slices = Vec<Arc<EndpointSlice>>;
 
 /// Everything known. Equal for any order in which the same objects arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,7 +97,7 @@ impl Snapshot {
         let new_service = slice.as_ref().map(|slice| slice.service.clone());
         let before = old_service
             .as_ref()
-            .and_then(|service| self.slices.get(service)?.get(&name));
+            .and_then(|service| self.slices.get(service)?.iter().find(|slice| slice.name == name));
         if before == slice.as_ref() {
             return Affected::Nothing;
         }
@@ -106,11 +108,15 @@ impl Snapshot {
             self.remove_slice(&name, service);
         }
         if let Some(slice) = slice {
-            self.slice_service.insert(name.clone(), slice.service.clone());
-            self.slices
-                .entry(slice.service.clone())
-                .or_default()
-                .insert(name, slice);
+            let slices = self.slices.entry(slice.service.clone()).or_default();
+            match position(slices, &name) {
+                Ok(index) => slices[index] = Arc::clone(&slice),
+                Err(index) => {
+                    slices.reserve_exact(1);
+                    slices.insert(index, Arc::clone(&slice));
+                }
+            }
+            self.slice_service.insert(name, slice.service.clone());
         }
         let moved_from = old_service.filter(|old| Some(old) != new_service.as_ref());
         Affected::Services([new_service, moved_from])
@@ -119,7 +125,7 @@ impl Snapshot {
     fn remove_slice(&mut self, name: &SliceName, service: &ServiceName) {
         self.slice_service.remove(name);
         if let Some(slices) = self.slices.get_mut(service) {
-            slices.remove(name);
+            slices.retain(|slice| slice.name != *name);
             if slices.is_empty() {
                 self.slices.remove(service);
             }
@@ -136,10 +142,7 @@ impl Snapshot {
 
     /// The slices of a service, by name.
     pub fn slices(&self, service: &ServiceName) -> impl Iterator<Item = &Arc<EndpointSlice>> {
-        self.slices
-            .get(service)
-            .into_iter()
-            .flat_map(|slices| slices.values())
+        self.slices.get(service).into_iter().flatten()
     }
 
     pub fn node(&self) -> Option<&Arc<Node>> {
@@ -161,4 +164,8 @@ impl Snapshot {
     pub fn slice_count(&self) -> usize {
         self.slice_service.len()
     }
+}
+
+fn position(slices: &Slices, name: &SliceName) -> Result<usize, usize> {
+    slices.binary_search_by(|slice| slice.name.cmp(name))
 }

@@ -5,6 +5,7 @@
 
 mod assemble;
 pub mod convert;
+pub mod kube;
 pub mod objects;
 
-pub use assemble::{Change, Counts, Kind, Mail, Mailbox, NodeState, ObjectId, Triggers};
+pub use assemble::{Change, Counts, Kind, Mail, Mailbox, NodeState, ObjectId, Problem, Triggers};

@@ -1,9 +1,12 @@
 //! The test lab: what tests need around the product, and nothing of the product itself.
 //!
-//! [`netns`] has hosts made of network namespaces, with servers and probes that send real packets. It may
-//! touch namespaces that it made itself and nothing else of the machine; they go when their value is dropped.
+//! [`api`] is a small Kubernetes API server, [`oracle`] has what kube-proxy did to packets, and [`netns`] has
+//! hosts made of network namespaces, with servers and probes that send real packets. It may touch namespaces
+//! that it made itself and nothing else of the machine; they go when their value is dropped.
 
+pub mod api;
 pub mod netns;
+pub mod oracle;
 
 use std::time::Duration;
 

@@ -4,6 +4,7 @@
 
 mod marked;
 mod monitor;
+mod wiring;
 
 pub use monitor::{Change, Monitor};
 
@@ -69,6 +70,14 @@ pub enum Error {
         address: IpAddr,
         /// Index of the interface.
         index: u32,
+        /// Why.
+        source: netlink::Error,
+    },
+    /// A route could not be added.
+    #[error("adding a route to {to}: {source}")]
+    Route {
+        /// Where it leads.
+        to: ipnet::IpNet,
         /// Why.
         source: netlink::Error,
     },

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 use ferry_model::{Event, Host, Skipped};
 
 use super::change::Change;
-use super::state::{Counts, Kind, Mail, NodeState, State};
+use super::state::{Counts, Kind, Mail, NodeState, Problem, State};
 
 /// Shared by the sources (any thread, never blocking for long) and the sync loop (one plain thread).
 ///
@@ -71,6 +71,11 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
+    /// Says that something cannot be followed at present, or (`None`) that it can again.
+    pub fn set_problem(&self, about: &str, reason: Option<String>) {
+        self.lock().set_problem(about, reason);
+    }
+
     // What the sync loop and the servers call.
 
     /// Ends a wait of the loop, now or the next one: for a stop, a new configuration, a flushed table.
@@ -107,6 +112,11 @@ impl Mailbox {
 
     pub fn skipped_count(&self) -> usize {
         self.lock().skipped_count()
+    }
+
+    /// What cannot be followed at present: resources of an API server, broken files.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.lock().problems()
     }
 
     pub fn counts(&self) -> Counts {

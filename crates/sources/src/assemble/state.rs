@@ -73,6 +73,15 @@ pub struct NodeState {
     pub node: Option<Arc<Node>>,
 }
 
+/// A source, or a part of one, that does not work at present. What it brought before stays in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// A resource of the API server, or a file.
+    pub about: String,
+    pub reason: String,
+    pub since: SystemTime,
+}
+
 /// What makes two events about the same object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
@@ -107,6 +116,7 @@ pub(super) struct State {
     newly_skipped: BTreeSet<Skipped>,
     counts: Counts,
     node: NodeState,
+    problems: BTreeMap<String, Problem>,
     woken: bool,
 }
 
@@ -122,6 +132,7 @@ impl State {
             newly_skipped: BTreeSet::new(),
             counts: Counts::default(),
             node: NodeState::default(),
+            problems: BTreeMap::new(),
             woken: false,
         }
     }
@@ -240,6 +251,29 @@ impl State {
 
     pub(super) fn skipped_count(&self) -> usize {
         self.skipped.values().map(Vec::len).sum()
+    }
+
+    pub(super) fn set_problem(&mut self, about: &str, reason: Option<String>) {
+        let Some(reason) = reason else {
+            self.problems.remove(about);
+            return;
+        };
+        let since = self
+            .problems
+            .get(about)
+            .map_or_else(SystemTime::now, |known| known.since);
+        self.problems.insert(
+            about.to_owned(),
+            Problem {
+                about: about.to_owned(),
+                reason,
+                since,
+            },
+        );
+    }
+
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        self.problems.values().cloned().collect()
     }
 
     pub(super) fn counts(&self) -> Counts {

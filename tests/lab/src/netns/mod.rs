@@ -144,7 +144,8 @@ fn sweep() {
     });
 }
 
-fn enter(path: &Path) -> Result<()> {
+/// Moves the calling thread into the namespace at that path, for good.
+pub fn enter(path: &Path) -> Result<()> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
         .with_context(|| format!("cannot enter {} (tests need root)", path.display()))

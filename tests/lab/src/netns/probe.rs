@@ -124,7 +124,8 @@ impl Probe {
         replies
     }
 
-    async fn once(&self, sockets: &Sockets) -> Reply {
+    /// Sends it once and waits for the answer.
+    pub async fn once(&self, sockets: &Sockets) -> Reply {
         match tokio::time::timeout(patience(ANSWER_TIME), self.ask(sockets)).await {
             Err(_) => Reply::just(Answer::Timeout),
             Ok(Err(e)) => Reply::just(Answer::of(&e)),

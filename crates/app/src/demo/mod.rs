@@ -1,0 +1,25 @@
+//! `ferry demo`: the real proxy, real requests, and a network that exists only for as long as it takes.
+//! May make namespaces, start the proxy in one of them and write manifests into a temporary directory; touches nothing
+//! else of the machine. Always holds: when it ends, nothing is left, unless it was asked to keep everything.
+
+mod network;
+mod proxy;
+mod requests;
+mod story;
+
+use anyhow::Context;
+
+use crate::cli;
+use crate::config::Mode;
+
+/// Builds the network, tells the story, cleans up.
+pub fn run(demo: &cli::Demo) -> anyhow::Result<()> {
+    let mut stage = story::Stage::set(Mode::Nftables).context(
+        "the demo makes network namespaces and programs the firewall inside them, which takes root (try sudo)",
+    )?;
+    stage.play()?;
+    if demo.keep {
+        stage.keep()?;
+    }
+    Ok(())
+}

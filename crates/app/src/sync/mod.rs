@@ -1,0 +1,495 @@
+//! The sync loop: one plain thread that owns the plan and the backend.
+//! Takes changed objects from the mailbox, plans again what they touch, lets the backend write it down, family by
+//! family, and tells health, metrics, health-check ports and the conntrack thread what came of it.
+//! Nothing is written before everything was listed; a family that fails is tried again and holds nobody back.
+
+mod board;
+mod conntrack;
+mod pacer;
+mod signal;
+
+#[cfg(test)]
+mod tests;
+
+pub use board::{Board, FamilyNotice, Notice};
+pub use conntrack::{Flows, Sweeper, Work};
+pub use pacer::{Pacer, Rhythm};
+pub use signal::{Question, Signal, Stop};
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use ferry_backends::{Applied, Backend, Error, ErrorKind};
+use ferry_model::{
+    Event as Fact, Family, PerFamily, Planner, Replaced, ServiceName, ServicePlan, StaleFlows, UdpFrontends,
+    Update, stale_flows,
+};
+use ferry_sources::{Mail, Mailbox};
+
+use crate::clock::{Now, unix_seconds};
+use crate::events::{Event, Recorder};
+use crate::metrics::Metrics;
+use crate::servers::health::Health;
+use crate::servers::service_health::{ServiceHealth, Wanted};
+use conntrack::Gathering;
+
+/// What the loop works with.
+pub struct Parts {
+    /// Where objects come from.
+    pub mailbox: Arc<Mailbox>,
+    /// Where everything else comes from.
+    pub signal: Arc<Signal>,
+    /// The facts and the plan.
+    pub planner: Planner,
+    /// The kernel.
+    pub backend: Box<dyn Backend>,
+    /// The families to serve.
+    pub families: BTreeSet<Family>,
+    /// How often.
+    pub rhythm: Rhythm,
+    /// Where health is told.
+    pub health: Arc<Health>,
+    /// Where things are counted.
+    pub metrics: Arc<Metrics>,
+    /// Where events go.
+    pub recorder: Recorder,
+    /// The health-check node ports.
+    pub service_health: ServiceHealth,
+    /// Removes stale flows, where the mode needs it.
+    pub sweeper: Option<Sweeper>,
+    /// Where the state is told.
+    pub board: Arc<Board>,
+    /// Runs once, after every family was in force for the first time.
+    pub after_first_sync: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts")
+            .field("families", &self.families)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The loop.
+#[derive(Debug)]
+pub struct Loop {
+    parts: Parts,
+    pacers: PerFamily<Pacer>,
+    listed: bool,
+    /// What each family has not brought into force yet.
+    pending: PerFamily<Pending>,
+    /// Families that were in force at least once.
+    served: BTreeSet<Family>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    services: BTreeSet<ServiceName>,
+    node_changed: bool,
+    triggers: Vec<SystemTime>,
+    stale: Gathering,
+}
+
+/// Trigger times beyond these are not worth their memory while syncs fail.
+const MAX_TRIGGERS: usize = 10_000;
+
+impl Loop {
+    /// Ready to [`Loop::run`].
+    pub fn new(parts: Parts) -> Self {
+        let now = Instant::now();
+        let pacers = PerFamily::from_fn(|_| Pacer::new(parts.rhythm, now));
+        Self {
+            parts,
+            pacers,
+            listed: false,
+            pending: PerFamily::default(),
+            served: BTreeSet::new(),
+        }
+    }
+
+    /// Works until told to stop; leaves the data plane as it is.
+    pub fn run(mut self) -> Stop {
+        for family in self.families() {
+            self.parts.health.started(family, Now::read());
+            self.parts.board.change_family(family, |_| {});
+            self.note_queued(family);
+        }
+        loop {
+            self.wait();
+            let raised = self.parts.signal.take();
+            if let Some(stop) = raised.stop {
+                return stop;
+            }
+            for question in raised.questions {
+                question(&self.parts.planner, &mut *self.parts.backend);
+            }
+            if let Some(host) = raised.host {
+                self.plan(Mail {
+                    events: vec![Fact::Host(host)],
+                    ..Mail::default()
+                });
+            }
+            if raised.alarm {
+                self.request_all();
+            }
+            if !self.any_held_back() {
+                self.take_mail();
+            }
+            self.sync_due();
+        }
+    }
+
+    fn families(&self) -> Vec<Family> {
+        self.parts.families.iter().copied().collect()
+    }
+
+    /// Waits for the next thing to do. While a sync is held back, changed objects stay in the mailbox, where they
+    /// coalesce.
+    fn wait(&self) {
+        let wake_at = self
+            .families()
+            .into_iter()
+            .map(|family| self.pacers.get(family).wake_at())
+            .min();
+        let Some(wake_at) = wake_at.filter(|_| self.listed) else {
+            self.parts.mailbox.wait(None);
+            return;
+        };
+        if self.any_held_back() {
+            self.parts.signal.wait(wake_at);
+        } else {
+            self.parts.mailbox.wait(Some(wake_at));
+        }
+    }
+
+    fn any_held_back(&self) -> bool {
+        let now = Instant::now();
+        self.parts
+            .families
+            .iter()
+            .any(|family| self.pacers.get(*family).held_back(now))
+    }
+
+    fn take_mail(&mut self) {
+        let mail = self.parts.mailbox.take();
+        for skipped in &mail.skipped {
+            tracing::error!(
+                object = skipped.object,
+                reason = skipped.reason,
+                "Object is not served"
+            );
+        }
+        if mail.first {
+            self.listed = true;
+            self.parts.board.change(|notice| notice.listed = true);
+            self.plan(mail);
+            self.request_all();
+        } else if !mail.events.is_empty() || !mail.triggers.is_empty() {
+            self.plan(mail);
+        }
+    }
+
+    fn request_all(&mut self) {
+        for family in self.families() {
+            self.request(family);
+        }
+    }
+
+    fn request(&mut self, family: Family) {
+        if !self.listed {
+            return;
+        }
+        self.pacers.get_mut(family).request();
+        self.parts.health.queued(family, Now::read());
+        self.note_queued(family);
+    }
+
+    fn note_queued(&self, family: Family) {
+        let now = unix_seconds(SystemTime::now());
+        self.parts.metrics.last_queued.set(&[family.as_str()], now);
+    }
+
+    /// Takes changed facts, plans again, and notes for each family what it has to bring into force.
+    fn plan(&mut self, mail: Mail) {
+        let start = Instant::now();
+        let update = self.parts.planner.update(mail.events);
+        self.parts
+            .metrics
+            .sync_phase
+            .observe_duration(&["plan"], start.elapsed());
+        for family in self.families() {
+            let triggers = mail.triggers.iter().filter(|(name, _)| {
+                let service = self.parts.planner.plan().service(name);
+                service.is_some_and(|service| service.ports(family).next().is_some())
+            });
+            let triggers: Vec<SystemTime> = triggers.flat_map(|(_, times)| times).copied().collect();
+            if self.pending.get_mut(family).note(family, &update, triggers) {
+                self.request(family);
+            }
+        }
+        self.publish_counts();
+    }
+
+    fn publish_counts(&self) {
+        let plan = self.parts.planner.plan();
+        let tally = *plan.tally();
+        let contested = plan.skipped();
+        let slices = self.parts.planner.snapshot().slice_count();
+        let metrics = &self.parts.metrics;
+        metrics.services.set(&[], tally.services as f64);
+        metrics
+            .skipped
+            .set(&[], (self.parts.mailbox.skipped_count() + contested.len()) as f64);
+        for family in self.families() {
+            let of_family = tally.families.get(family);
+            metrics.ports.set(&[family.as_str()], of_family.ports as f64);
+            metrics
+                .endpoints
+                .set(&[family.as_str()], of_family.endpoints as f64);
+        }
+        self.parts.board.change(|notice| {
+            notice.tally = tally;
+            notice.slices = slices;
+            notice.contested = contested;
+        });
+    }
+
+    fn sync_due(&mut self) {
+        for family in self.families() {
+            if self.listed && self.pacers.get(family).due(Instant::now()) {
+                self.sync(family);
+            }
+        }
+        if self.served.len() == self.parts.families.len()
+            && let Some(after_first_sync) = self.parts.after_first_sync.take()
+        {
+            after_first_sync();
+        }
+    }
+
+    fn sync(&mut self, family: Family) {
+        self.parts
+            .board
+            .change(|notice| notice.syncing = Some((family, SystemTime::now())));
+        let start = Instant::now();
+        let outcome = self.parts.backend.apply(self.parts.planner.plan(), family);
+        let took = start.elapsed();
+        let labels = [family.as_str()];
+        self.parts.metrics.sync_duration.observe_duration(&labels, took);
+        self.parts.metrics.sync_phase.observe_duration(&["apply"], took);
+        self.parts.board.change(|notice| notice.syncing = None);
+        let succeeded = outcome.is_ok();
+        let after_success = self.pacers.get(family).failures() == 0 && self.served.contains(&family);
+        let pacer = self.pacers.get_mut(family);
+        pacer.ran(Instant::now(), succeeded);
+        if let Some(due) = self.parts.backend.next_due() {
+            pacer.no_later_than(Instant::now() + due);
+        }
+        match outcome {
+            Ok(applied) => self.succeeded(family, applied, took),
+            Err(error) => self.failed(family, &error, after_success),
+        }
+    }
+
+    fn succeeded(&mut self, family: Family, applied: Applied, took: Duration) {
+        let start = Instant::now();
+        let now = Now::read();
+        let labels = [family.as_str()];
+        let Parts {
+            health,
+            metrics,
+            planner,
+            ..
+        } = &self.parts;
+        health.updated(family, now);
+        metrics.last_sync.set(&labels, unix_seconds(now.calendar));
+        let by_kind = if applied.full {
+            &metrics.full_sync_duration
+        } else {
+            &metrics.partial_sync_duration
+        };
+        by_kind.observe_duration(&labels, took);
+        metrics.written.add(&labels, applied.added as f64);
+        metrics.removed.add(&labels, applied.removed as f64);
+        for table in &applied.tables {
+            metrics
+                .rules
+                .set(&[table.table, family.as_str()], table.total as f64);
+            metrics
+                .rules_last
+                .set(&[table.table, family.as_str()], table.written as f64);
+        }
+        let tally = *planner.plan().tally().families.get(family);
+        metrics
+            .no_local_endpoints
+            .set(&["internal", family.as_str()], tally.no_local_internal as f64);
+        metrics
+            .no_local_endpoints
+            .set(&["external", family.as_str()], tally.no_local_external as f64);
+        let pending = self.pending.get_mut(family);
+        for trigger in std::mem::take(&mut pending.triggers) {
+            let latency = now.calendar.duration_since(trigger).unwrap_or_default();
+            metrics.network_programming.observe_duration(&labels, latency);
+        }
+        self.check_service_health(family);
+        self.hand_over_stale_flows(family);
+        self.tell_success(family, &applied, took, now);
+        self.served.insert(family);
+        self.parts
+            .metrics
+            .sync_phase
+            .observe_duration(&["after"], start.elapsed());
+    }
+
+    fn check_service_health(&mut self, family: Family) {
+        let Parts {
+            planner,
+            service_health,
+            ..
+        } = &mut self.parts;
+        let pending = self.pending.get_mut(family);
+        if std::mem::take(&mut pending.node_changed) {
+            service_health.set_addresses(family, &planner.plan().node().family(family).node_ports);
+        }
+        for name in std::mem::take(&mut pending.services) {
+            let check = planner
+                .plan()
+                .service(&name)
+                .and_then(|service| service.health_check);
+            let wanted = check.and_then(|check| {
+                let local_endpoints = (*check.local_endpoints.get(family))?;
+                Some(Wanted {
+                    port: check.port,
+                    local_endpoints,
+                })
+            });
+            service_health.set(family, &name, wanted);
+        }
+        service_health.open();
+    }
+
+    fn hand_over_stale_flows(&mut self, family: Family) {
+        let plan = self.parts.planner.plan();
+        let work = self
+            .pending
+            .get_mut(family)
+            .stale
+            .take(|| UdpFrontends::of(plan, family));
+        if let (Some(sweeper), Some(work)) = (&self.parts.sweeper, work) {
+            sweeper.hand_over(family, work);
+        }
+    }
+
+    fn tell_success(&self, family: Family, applied: &Applied, took: Duration, now: Now) {
+        let level_of_detail = if applied.full { "full" } else { "partial" };
+        tracing::debug!(
+            ipFamily = family.as_str(),
+            kind = level_of_detail,
+            added = applied.added,
+            removed = applied.removed,
+            elapsed = ?took,
+            "Synced"
+        );
+        let mut repairs = Vec::new();
+        for repair in &applied.repaired {
+            let by = repair
+                .by
+                .as_deref()
+                .map(|by| format!(" (changed by {by})"))
+                .unwrap_or_default();
+            repairs.push(format!("{}{by}", repair.what));
+        }
+        if !repairs.is_empty() {
+            self.parts.metrics.repairs.increment(&[family.as_str()]);
+            let note = format!(
+                "{family} rules changed by somebody else were put right: {}",
+                repairs.join(", ")
+            );
+            let node = &self.parts.planner.plan().node().name;
+            self.parts.recorder.record(Event::repaired(node, note));
+        }
+        for warning in &applied.warnings {
+            tracing::warn!(
+                ipFamily = family.as_str(),
+                warning,
+                "Sync succeeded with a warning"
+            );
+        }
+        self.parts.board.change_family(family, |notice| {
+            notice.syncs += 1;
+            notice.last_success = Some(now.calendar);
+            notice.last_duration = took;
+            notice.error = None;
+            notice.repairs += u64::from(!repairs.is_empty());
+            if !repairs.is_empty() {
+                notice.last_repair = Some(repairs.join(", "));
+            }
+            notice.warnings = applied.warnings.clone();
+        });
+    }
+
+    /// A backend that had succeeded before looks only at what changed, so then it was a partial sync that failed.
+    fn failed(&mut self, family: Family, error: &Error, partial: bool) {
+        let metrics = &self.parts.metrics;
+        let labels = [family.as_str()];
+        metrics.sync_failures.increment(&labels);
+        if partial && error.kind == ErrorKind::Restore {
+            metrics.partial_restore_failures.increment(&labels);
+        }
+        let wait = self
+            .pacers
+            .get(family)
+            .wake_at()
+            .saturating_duration_since(Instant::now());
+        tracing::error!(ipFamily = family.as_str(), retryingTime = ?wait, err = %error, "Sync failed");
+        // Whatever asked for this sync still waits.
+        self.parts.health.queued(family, Now::read());
+        self.parts.board.change_family(family, |notice| {
+            notice.failures += 1;
+            notice.error = Some(error.to_string());
+        });
+    }
+}
+
+impl Pending {
+    /// Notes an update; tells whether it gives this family something to do.
+    fn note(&mut self, family: Family, update: &Update, triggers: Vec<SystemTime>) -> bool {
+        let mut concerned = update.node_changed;
+        self.node_changed |= update.node_changed;
+        for replaced in &update.replaced {
+            if !differs(family, replaced) {
+                continue;
+            }
+            concerned = true;
+            self.stale.add(stale_of(family, replaced));
+            let service = replaced.new.as_ref().or(replaced.old.as_ref());
+            self.services.extend(service.map(|service| service.name.clone()));
+        }
+        self.triggers.extend(triggers);
+        self.triggers.truncate(MAX_TRIGGERS);
+        concerned
+    }
+}
+
+/// Whether a service's new plan means something else than the old one in this family.
+fn differs(family: Family, replaced: &Replaced) -> bool {
+    let (old, new) = (replaced.old.as_deref(), replaced.new.as_deref());
+    let (Some(old), Some(new)) = (old, new) else {
+        let one = old.or(new);
+        return one.is_some_and(|service| service.ports(family).next().is_some());
+    };
+    let check = |service: &ServicePlan| {
+        service
+            .health_check
+            .map(|check| (check.port, *check.local_endpoints.get(family)))
+    };
+    !old.ports(family).eq(new.ports(family)) || old.options != new.options || check(old) != check(new)
+}
+
+fn stale_of(family: Family, replaced: &Replaced) -> Vec<StaleFlows> {
+    let mut stale = stale_flows(replaced.old.as_deref(), replaced.new.as_deref());
+    stale.retain(|flows| flows.frontend.family() == family);
+    stale
+}

@@ -1,0 +1,173 @@
+//! When one family is due for a sync. Pure: time comes in as an argument.
+
+use std::time::{Duration, Instant};
+
+/// The rhythm of syncs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rhythm {
+    /// At least this long from the end of one sync to the start of the next.
+    pub min: Duration,
+    /// A failed sync is tried again after at most this long; sooner at first.
+    pub retry: Duration,
+    /// Without any request a sync takes place after this long.
+    pub period: Duration,
+}
+
+/// The first pause after a failure; each further one is twice as long, up to the retry time.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+
+/// Paces one family.
+#[derive(Debug, Clone)]
+pub struct Pacer {
+    rhythm: Rhythm,
+    requested: bool,
+    not_before: Instant,
+    next: Instant,
+    failures: u32,
+}
+
+impl Pacer {
+    /// The first request is served at once.
+    pub fn new(rhythm: Rhythm, now: Instant) -> Self {
+        Self {
+            rhythm,
+            requested: false,
+            not_before: now,
+            next: now + rhythm.period,
+            failures: 0,
+        }
+    }
+
+    /// Something changed. Requests coalesce.
+    pub fn request(&mut self) {
+        self.requested = true;
+    }
+
+    /// Asks for a sync at this time at the latest, though nothing changed.
+    pub fn no_later_than(&mut self, time: Instant) {
+        self.next = self.next.min(time.max(self.not_before));
+    }
+
+    /// Whether a sync should run now.
+    pub fn due(&self, now: Instant) -> bool {
+        now >= self.wake_at()
+    }
+
+    /// When a sync should run next, as things stand.
+    pub fn wake_at(&self) -> Instant {
+        if self.requested {
+            self.not_before.min(self.next)
+        } else {
+            self.next
+        }
+    }
+
+    /// Whether a request waits for its time: until then nothing more needs to be known.
+    pub fn held_back(&self, now: Instant) -> bool {
+        self.requested && !self.due(now)
+    }
+
+    /// How many syncs in a row have failed.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// A sync has ended.
+    pub fn ran(&mut self, now: Instant, succeeded: bool) {
+        self.requested = false;
+        self.not_before = now + self.rhythm.min;
+        let pause = if succeeded {
+            self.failures = 0;
+            self.rhythm.period
+        } else {
+            self.failures += 1;
+            let doubled = FIRST_RETRY.saturating_mul(1 << (self.failures - 1).min(20));
+            doubled.min(self.rhythm.retry).min(self.rhythm.period)
+        };
+        self.next = now + pause.max(self.rhythm.min);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RHYTHM: Rhythm = Rhythm {
+        min: Duration::from_secs(2),
+        retry: Duration::from_secs(30),
+        period: Duration::from_secs(3600),
+    };
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn the_first_request_is_served_at_once_and_the_next_after_the_minimum() {
+        let start = Instant::now();
+        let mut pacer = Pacer::new(RHYTHM, start);
+        assert!(!pacer.due(start));
+        pacer.request();
+        assert!(pacer.due(start));
+        pacer.ran(start + seconds(5), true);
+        assert!(!pacer.due(start + seconds(5)));
+        pacer.request();
+        pacer.request();
+        assert!(pacer.held_back(start + seconds(6)));
+        assert_eq!(pacer.wake_at(), start + seconds(7), "counted from the end");
+        assert!(pacer.due(start + seconds(7)));
+        pacer.ran(start + seconds(7), true);
+        assert!(!pacer.due(start + seconds(100)), "requests coalesce");
+    }
+
+    #[test]
+    fn without_requests_the_period_counts() {
+        let start = Instant::now();
+        let mut pacer = Pacer::new(RHYTHM, start);
+        assert_eq!(pacer.wake_at(), start + seconds(3600));
+        pacer.ran(start + seconds(10), true);
+        assert_eq!(pacer.wake_at(), start + seconds(3610));
+        pacer.no_later_than(start + seconds(60));
+        pacer.no_later_than(start + seconds(90));
+        assert_eq!(pacer.wake_at(), start + seconds(60));
+        pacer.no_later_than(start);
+        assert_eq!(pacer.wake_at(), start + seconds(12), "the minimum still holds");
+    }
+
+    #[test]
+    fn failures_are_retried_ever_later_but_not_later_than_the_sync_period() {
+        let start = Instant::now();
+        let mut pacer = Pacer::new(RHYTHM, start);
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            pacer.ran(start, false);
+            pauses.push((pacer.wake_at() - start).as_secs());
+        }
+        assert_eq!(pauses, [2, 2, 4, 8, 16, 30, 30, 30]);
+        pacer.request();
+        assert_eq!(
+            pacer.wake_at(),
+            start + seconds(2),
+            "a change does not wait for the retry"
+        );
+        pacer.ran(start, true);
+        assert_eq!(pacer.wake_at(), start + seconds(3600));
+        pacer.ran(start, false);
+        assert_eq!(pacer.wake_at(), start + seconds(2), "counted anew");
+    }
+
+    #[test]
+    fn a_zero_minimum_runs_back_to_back() {
+        let start = Instant::now();
+        let mut pacer = Pacer::new(
+            Rhythm {
+                min: Duration::ZERO,
+                ..RHYTHM
+            },
+            start,
+        );
+        pacer.ran(start, true);
+        pacer.request();
+        assert!(pacer.due(start));
+    }
+}

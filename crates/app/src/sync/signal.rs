@@ -1,0 +1,134 @@
+//! What others want of the loop beside objects: stop, look again, new addresses, an answer.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use ferry_backends::Backend;
+use ferry_model::{Host, Planner};
+use ferry_sources::Mailbox;
+
+/// Why the loop ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// The process was asked to end.
+    Signal(&'static str),
+    /// A valid new configuration waits to be read.
+    Reconfigure,
+    /// Something that the daemon cannot do without failed.
+    Failed(String),
+}
+
+/// A question that only the loop's thread can answer.
+pub type Question = Box<dyn FnOnce(&Planner, &mut dyn Backend) + Send>;
+
+/// Shared by everyone who wants something of the loop.
+pub struct Signal {
+    state: Mutex<State>,
+    raised: Condvar,
+    mailbox: Arc<Mailbox>,
+}
+
+#[derive(Default)]
+struct State {
+    stop: Option<Stop>,
+    alarm: bool,
+    host: Option<Arc<Host>>,
+    questions: VecDeque<Question>,
+}
+
+/// Everything that was raised since the last look.
+#[derive(Default)]
+pub(super) struct Raised {
+    pub(super) stop: Option<Stop>,
+    pub(super) alarm: bool,
+    pub(super) host: Option<Arc<Host>>,
+    pub(super) questions: VecDeque<Question>,
+}
+
+impl std::fmt::Debug for Signal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Signal")
+    }
+}
+
+impl Signal {
+    /// Signals to the loop that waits on this mailbox.
+    pub fn new(mailbox: Arc<Mailbox>) -> Self {
+        Self {
+            state: Mutex::default(),
+            raised: Condvar::new(),
+            mailbox,
+        }
+    }
+
+    /// Ends the loop; the first reason counts.
+    pub fn stop(&self, why: Stop) {
+        self.raise(|state| {
+            state.stop.get_or_insert(why);
+        });
+    }
+
+    /// Something else changed what we wrote, or a backend has work to do.
+    pub fn alarm(&self) {
+        self.raise(|state| state.alarm = true);
+    }
+
+    /// The host's addresses are these now.
+    pub fn host(&self, host: Host) {
+        self.raise(|state| state.host = Some(Arc::new(host)));
+    }
+
+    /// Asks the loop's thread; it answers between two syncs.
+    pub fn ask(&self, question: Question) {
+        self.raise(|state| state.questions.push_back(question));
+    }
+
+    /// Why the loop should end, if it should.
+    pub fn stopping(&self) -> Option<Stop> {
+        self.lock().stop.clone()
+    }
+
+    fn raise(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.raised.notify_all();
+        self.mailbox.wake();
+    }
+
+    pub(super) fn take(&self) -> Raised {
+        let mut state = self.lock();
+        Raised {
+            stop: state.stop.clone(),
+            alarm: std::mem::take(&mut state.alarm),
+            host: state.host.take(),
+            questions: std::mem::take(&mut state.questions),
+        }
+    }
+
+    /// Waits for anything to be raised, objects not counting.
+    pub(super) fn wait(&self, until: Instant) {
+        let mut state = self.lock();
+        while !state.anything() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self
+                .raised
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    // Every change to the state is complete before the next can fail, so a poisoned lock is still good.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn anything(&self) -> bool {
+        self.stop.is_some() || self.alarm || self.host.is_some() || !self.questions.is_empty()
+    }
+}

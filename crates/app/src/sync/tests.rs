@@ -1,0 +1,532 @@
+//! The loop with a backend that remembers what it was asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use ferry_backends::{Applied, Backend, Error, ErrorKind, Repair};
+use ferry_model::{
+    DetectLocal, EndpointSlice, Event as Fact, Family, Host, Plan, PlanOptions, Planner, Policy, Protocol,
+    Service, ServiceName, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort, TrafficPolicy,
+    UdpFrontends,
+};
+use ferry_sources::{Change, Kind, Mailbox, ObjectId};
+
+use super::{Board, Flows, Loop, Parts, Rhythm, Signal, Stop, Sweeper};
+use crate::config::Mode;
+use crate::events::Recorder;
+use crate::metrics::{Build, Metrics};
+use crate::servers::health::Health;
+use crate::servers::service_health::ServiceHealth;
+
+#[derive(Debug, Clone, PartialEq)]
+struct Call {
+    family: Family,
+    services: Vec<String>,
+    at: Instant,
+}
+
+/// Remembers calls; fails where the script says so.
+#[derive(Clone, Default)]
+struct Recording {
+    calls: Arc<Mutex<Vec<Call>>>,
+    /// How many of the next calls of a family fail.
+    failing: Arc<Mutex<BTreeMap<Family, u32>>>,
+    repaired: Arc<Mutex<Vec<Repair>>>,
+    due: Arc<Mutex<Option<Duration>>>,
+}
+
+impl Recording {
+    fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    fn of(&self, family: Family) -> Vec<Call> {
+        self.calls()
+            .into_iter()
+            .filter(|call| call.family == family)
+            .collect()
+    }
+
+    fn fail(&self, family: Family, times: u32) {
+        self.failing.lock().unwrap().insert(family, times);
+    }
+}
+
+impl Backend for Recording {
+    fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
+        let services = plan.services().map(|service| service.name.to_string()).collect();
+        self.calls.lock().unwrap().push(Call {
+            family,
+            services,
+            at: Instant::now(),
+        });
+        if let Some(left) = self
+            .failing
+            .lock()
+            .unwrap()
+            .get_mut(&family)
+            .filter(|left| **left > 0)
+        {
+            *left -= 1;
+            return Err(Error {
+                attempt: "write".into(),
+                reason: "no".into(),
+                kind: ErrorKind::Other,
+            });
+        }
+        let repaired = std::mem::take(&mut *self.repaired.lock().unwrap());
+        Ok(Applied {
+            full: self.calls().len() <= 2,
+            added: 1,
+            repaired,
+            ..Applied::default()
+        })
+    }
+
+    fn cleanup(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        self.due.lock().unwrap().take()
+    }
+}
+
+/// Counts the flows it is told to remove.
+#[derive(Clone, Default)]
+struct CountingFlows(Arc<Mutex<Vec<usize>>>);
+
+impl Flows for CountingFlows {
+    fn remove(&mut self, _: Family, stale: &[ferry_model::StaleFlows]) -> Result<u64, String> {
+        self.0.lock().unwrap().push(stale.len());
+        Ok(stale.len() as u64)
+    }
+
+    fn sweep(&mut self, _: Family, _: &UdpFrontends) -> Result<u64, String> {
+        self.0.lock().unwrap().push(0);
+        Ok(0)
+    }
+}
+
+struct Bench {
+    mailbox: Arc<Mailbox>,
+    signal: Arc<Signal>,
+    backend: Recording,
+    flows: CountingFlows,
+    health: Arc<Health>,
+    metrics: Arc<Metrics>,
+    board: Arc<Board>,
+    first_done: Arc<Mutex<bool>>,
+    thread: Option<JoinHandle<Stop>>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+const QUICK: Rhythm = Rhythm {
+    min: Duration::ZERO,
+    retry: Duration::from_secs(3600),
+    period: Duration::from_secs(3600),
+};
+
+impl Bench {
+    fn start(rhythm: Rhythm) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let mailbox = Arc::new(Mailbox::new(&Kind::ALL));
+        let signal = Arc::new(Signal::new(Arc::clone(&mailbox)));
+        let metrics = Arc::new(Metrics::new(Mode::Nftables, Build::default()));
+        let health = Arc::new(Health::new(Duration::from_secs(60)));
+        let backend = Recording::default();
+        let flows = CountingFlows::default();
+        let board = Arc::new(Board::default());
+        let first_done = Arc::new(Mutex::new(false));
+        let done = Arc::clone(&first_done);
+        let recorder = Recorder::log_only(Arc::clone(&metrics));
+        let parts = Parts {
+            mailbox: Arc::clone(&mailbox),
+            signal: Arc::clone(&signal),
+            planner: Planner::new(options()),
+            backend: Box::new(backend.clone()),
+            families: BTreeSet::from(Family::BOTH),
+            rhythm,
+            health: Arc::clone(&health),
+            metrics: Arc::clone(&metrics),
+            recorder: recorder.clone(),
+            service_health: ServiceHealth::new(
+                runtime.handle().clone(),
+                Arc::clone(&health),
+                recorder,
+                "node-1".into(),
+            ),
+            sweeper: Some(Sweeper::start(flows.clone(), Arc::clone(&metrics)).unwrap()),
+            board: Arc::clone(&board),
+            after_first_sync: Some(Box::new(move || *done.lock().unwrap() = true)),
+        };
+        let thread = Some(std::thread::spawn(move || Loop::new(parts).run()));
+        Self {
+            mailbox,
+            signal,
+            backend,
+            flows,
+            health,
+            metrics,
+            board,
+            first_done,
+            thread,
+            _runtime: runtime,
+        }
+    }
+
+    /// Everything listed, the first sync done.
+    fn listed(rhythm: Rhythm) -> Self {
+        let bench = Self::start(rhythm);
+        bench.list();
+        bench.wait(
+            |b| b.backend.calls().len() == 2,
+            "the first sync of both families",
+        );
+        bench
+    }
+
+    fn list(&self) {
+        for kind in Kind::ALL {
+            self.mailbox.listed(kind);
+        }
+    }
+
+    fn put_service(&self, name: &str, ip: &str) {
+        self.put(service(name, &[ip], Protocol::Tcp));
+    }
+
+    fn put(&self, service: Service) {
+        let name = service.name.clone();
+        let event = Fact::Service(name.clone(), Some(Arc::new(service)));
+        self.mailbox.put(change(ObjectId::Service(name), event));
+    }
+
+    fn put_slice(&self, service: &str, endpoint: &str, trigger: Option<SystemTime>) {
+        let slice = slice(service, endpoint);
+        let name = slice.name.clone();
+        let service = slice.service.clone();
+        let event = Fact::Slice(name.clone(), Some(Arc::new(slice)));
+        let trigger = trigger.map(|time| (service, time));
+        self.mailbox.put(Change {
+            trigger,
+            ..change(ObjectId::Slice(name), event)
+        });
+    }
+
+    fn wait(&self, done: impl Fn(&Self) -> bool, what: &str) {
+        let start = Instant::now();
+        while !done(self) {
+            assert!(
+                start.elapsed() < Duration::from_secs(30),
+                "waiting for {what}: {:?}",
+                self.backend.calls()
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn stop(mut self) -> Stop {
+        self.signal.stop(Stop::Signal("test"));
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.signal.stop(Stop::Signal("drop"));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn options() -> PlanOptions {
+    PlanOptions {
+        node_name: "node-1".into(),
+        policy: Policy::nftables(false),
+        masquerade_all: false,
+        detect_local: DetectLocal::ClusterCidrs(Vec::new()),
+        node_port_addresses: Vec::new(),
+        bind_address: None,
+        allow_external_ips: true,
+    }
+}
+
+fn change(id: ObjectId, event: Fact) -> Change {
+    Change {
+        id,
+        events: vec![event],
+        skipped: Vec::new(),
+        trigger: None,
+    }
+}
+
+fn service(name: &str, cluster_ips: &[&str], protocol: Protocol) -> Service {
+    let cluster_ips: Vec<IpAddr> = cluster_ips.iter().map(|ip| ip.parse().unwrap()).collect();
+    Service {
+        name: ServiceName::new("ns", name),
+        kind: ServiceType::ClusterIp,
+        cluster_ips,
+        ports: vec![ServicePort {
+            name: "p".into(),
+            protocol,
+            port: 80,
+            node_port: None,
+        }],
+        external_ips: Vec::new(),
+        load_balancer_ips: Vec::new(),
+        source_ranges: Vec::new(),
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity: None,
+        health_check_node_port: None,
+        options: Default::default(),
+    }
+}
+
+fn slice(service: &str, endpoint: &str) -> EndpointSlice {
+    let address: IpAddr = endpoint.parse().unwrap();
+    EndpointSlice {
+        name: SliceName::new("ns", &format!("{service}-{}", Family::of(address))),
+        service: ServiceName::new("ns", service),
+        family: Family::of(address),
+        ports: vec![SlicePort {
+            name: "p".into(),
+            protocol: Protocol::Udp,
+            port: 8080,
+        }],
+        endpoints: vec![SliceEndpoint {
+            address,
+            node: Some("node-1".into()),
+            ready: true,
+            serving: true,
+            terminating: false,
+            zone_hints: Box::default(),
+            node_hints: Box::default(),
+        }],
+    }
+}
+
+#[test]
+fn nothing_is_written_before_everything_was_listed() {
+    let bench = Bench::start(QUICK);
+    bench.put_service("a", "10.0.0.1");
+    for kind in [Kind::Service, Kind::Node, Kind::ServiceCidr] {
+        bench.mailbox.listed(kind);
+    }
+    bench.signal.alarm();
+    bench.signal.host(Host::default());
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(bench.backend.calls(), []);
+    assert!(!bench.board.read().listed);
+    bench.mailbox.listed(Kind::EndpointSlice);
+    bench.wait(|b| b.backend.calls().len() == 2, "both families");
+    for call in bench.backend.calls() {
+        assert_eq!(call.services, ["ns/a"]);
+    }
+    bench.wait(
+        |b| *b.first_done.lock().unwrap(),
+        "what runs after the first sync",
+    );
+    assert_eq!(bench.stop(), Stop::Signal("test"));
+}
+
+#[test]
+fn a_change_syncs_the_families_it_concerns() {
+    let bench = Bench::listed(QUICK);
+    bench.put_service("six", "fd00::1");
+    bench.wait(|b| b.backend.of(Family::V6).len() == 2, "IPv6");
+    assert_eq!(bench.backend.of(Family::V4).len(), 1, "IPv4 has nothing to do");
+    bench.put(service("both", &["10.0.0.1", "fd00::2"], Protocol::Tcp));
+    bench.wait(
+        |b| b.backend.of(Family::V6).len() == 3 && b.backend.of(Family::V4).len() == 2,
+        "both",
+    );
+    bench.put(service("both", &["10.0.0.1", "fd00::2"], Protocol::Tcp));
+    bench.put_service("again", "10.0.0.9");
+    bench.wait(|b| b.backend.of(Family::V4).len() == 3, "the next change");
+    assert_eq!(
+        bench.backend.of(Family::V6).len(),
+        3,
+        "an object that stays as it is means nothing"
+    );
+}
+
+#[test]
+fn a_burst_is_one_sync_and_the_next_waits_for_the_minimum() {
+    let bench = Bench::listed(Rhythm {
+        min: Duration::from_millis(500),
+        ..QUICK
+    });
+    let first = bench.backend.of(Family::V4)[0].at;
+    for i in 0..50 {
+        bench.put_service(&format!("s{i}"), &format!("10.0.0.{i}"));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    bench.wait(|b| b.backend.of(Family::V4).len() == 2, "the burst");
+    let second = bench.backend.of(Family::V4)[1].clone();
+    assert!(second.at - first >= Duration::from_millis(500));
+    assert!(second.services.len() >= 2, "{second:?}");
+    bench.wait(
+        |b| b.backend.of(Family::V4).last().unwrap().services.len() == 50,
+        "all of it",
+    );
+    assert!(
+        bench.backend.of(Family::V4).len() <= 4,
+        "{:?}",
+        bench.backend.of(Family::V4).len()
+    );
+}
+
+#[test]
+fn a_failing_family_is_retried_and_holds_nobody_back() {
+    let bench = Bench::start(Rhythm {
+        retry: Duration::from_millis(50),
+        ..QUICK
+    });
+    bench.backend.fail(Family::V4, 3);
+    bench.list();
+    bench.wait(
+        |b| b.backend.of(Family::V4).len() == 4,
+        "three failures and a success",
+    );
+    assert_eq!(bench.backend.of(Family::V6).len(), 1);
+    bench.wait(|b| *b.first_done.lock().unwrap(), "the end of the first sync");
+    let notice = bench.board.read();
+    let (v4, v6) = (&notice.families[&Family::V4], &notice.families[&Family::V6]);
+    assert_eq!((v4.failures, v4.syncs, &v4.error), (3, 1, &None));
+    assert_eq!((v6.failures, v6.syncs), (0, 1));
+    let failures = bench.metrics.sync_failures.get(&["IPv4"]).unwrap();
+    assert_eq!(failures.0, 3.0);
+    assert!(bench.metrics.sync_failures.get(&["IPv6"]).is_none());
+}
+
+#[test]
+fn a_sync_that_keeps_failing_shows_and_makes_the_family_stale() {
+    let bench = Bench::start(QUICK);
+    bench.backend.fail(Family::V6, u32::MAX);
+    bench.list();
+    bench.wait(|b| !b.backend.of(Family::V6).is_empty(), "IPv6");
+    bench.wait(
+        |b| b.board.read().families[&Family::V6].error.is_some(),
+        "the error",
+    );
+    assert_eq!(
+        bench.board.read().families[&Family::V6].error.as_deref(),
+        Some("write: no")
+    );
+    let now = crate::clock::Now::read();
+    assert!(bench.health.healthy(now));
+    let later = crate::clock::Now {
+        steady: now.steady + Duration::from_secs(61),
+        ..now
+    };
+    assert!(!bench.health.healthy(later));
+    assert!(!*bench.first_done.lock().unwrap());
+    assert!(bench.metrics.last_sync.get(&["IPv6"]).is_none());
+}
+
+#[test]
+fn an_alarm_and_new_addresses_lead_to_a_sync_and_a_repair_is_counted() {
+    let bench = Bench::listed(QUICK);
+    bench.backend.repaired.lock().unwrap().push(Repair {
+        what: "table".into(),
+        by: Some("nft".into()),
+    });
+    bench.signal.alarm();
+    bench.wait(|b| b.backend.calls().len() == 4, "a look at both families");
+    bench.wait(
+        |b| b.metrics.repairs.get(&["IPv4"]).is_some_and(|n| n.0 == 1.0),
+        "the count",
+    );
+    let repair = bench.board.read().families[&Family::V4].last_repair.clone();
+    assert_eq!(repair.as_deref(), Some("table (changed by nft)"));
+    bench.signal.host(Host {
+        addresses: BTreeSet::from(["192.0.2.1".parse().unwrap()]),
+    });
+    bench.wait(|b| b.backend.calls().len() == 6, "new addresses");
+}
+
+#[test]
+fn a_backend_can_ask_to_be_called_again() {
+    let bench = Bench::start(QUICK);
+    *bench.backend.due.lock().unwrap() = Some(Duration::from_millis(20));
+    bench.list();
+    bench.wait(|b| b.backend.calls().len() == 3, "the call it asked for");
+}
+
+#[test]
+fn trigger_times_become_latencies_and_stale_flows_are_handed_over() {
+    let bench = Bench::listed(QUICK);
+    bench.put(service("dns", &["10.0.0.10"], Protocol::Udp));
+    bench.wait(|b| b.backend.of(Family::V4).len() == 2, "the service");
+    let trigger = SystemTime::now() + Duration::from_millis(1);
+    bench.put_slice("dns", "10.1.0.1", Some(trigger));
+    bench.wait(|b| b.backend.of(Family::V4).len() == 3, "its first endpoint");
+    bench.wait(
+        |b| {
+            b.metrics
+                .network_programming
+                .get(&["IPv4"])
+                .is_some_and(|h| h.count() == 1)
+        },
+        "the latency",
+    );
+    assert!(bench.metrics.network_programming.get(&["IPv6"]).is_none());
+    bench.wait(
+        |b| b.flows.0.lock().unwrap().contains(&1),
+        "flows that found no endpoint",
+    );
+    bench.put_slice("dns", "10.1.0.2", None);
+    bench.wait(
+        |b| b.flows.0.lock().unwrap().iter().sum::<usize>() >= 2,
+        "flows of the endpoint that went",
+    );
+    assert_eq!(bench.metrics.sync_duration.get(&["IPv6"]).unwrap().count(), 1);
+}
+
+#[test]
+fn questions_are_answered_between_syncs_even_before_the_first() {
+    let bench = Bench::start(QUICK);
+    let (tell, told) = std::sync::mpsc::channel();
+    bench.signal.ask(Box::new(move |planner, _| {
+        let _ = tell.send(planner.plan().services().len());
+    }));
+    assert_eq!(told.recv_timeout(Duration::from_secs(30)).unwrap(), 0);
+}
+
+#[test]
+fn a_health_check_port_opens_with_the_sync() {
+    let bench = Bench::listed(QUICK);
+    let port = {
+        let probe = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        probe.local_addr().unwrap().port()
+    };
+    let wanted = Service {
+        kind: ServiceType::LoadBalancer,
+        external_policy: TrafficPolicy::Local,
+        health_check_node_port: Some(port),
+        ..service("lb", &["10.0.0.7"], Protocol::Tcp)
+    };
+    bench.put(wanted);
+    bench.wait(
+        |_| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok(),
+        "the port",
+    );
+    let name = ServiceName::new("ns", "lb");
+    bench
+        .mailbox
+        .put(change(ObjectId::Service(name.clone()), Fact::Service(name, None)));
+    bench.wait(
+        |_| std::net::TcpStream::connect(("127.0.0.1", port)).is_err(),
+        "its end",
+    );
+}

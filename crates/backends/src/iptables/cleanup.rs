@@ -1,0 +1,154 @@
+//! Removing everything: ours, and what kube-proxy of any release left in its iptables and userspace modes.
+//! The kubelet's chains stay, with the jumps to them.
+
+use std::sync::Arc;
+
+use ferry_host::iptables::{self, Flavour, Ip, Iptables};
+
+use super::document::{Document, Owner};
+use super::names::{self, Table, is_service_chain};
+use super::observe::{Observed, target};
+
+const NAT: [&str; 9] = [
+    names::SERVICES,
+    names::NODE_PORTS,
+    names::POSTROUTING,
+    names::MARK_MASQ,
+    names::CANARY,
+    // kube-proxy's userspace mode, until 1.25
+    "KUBE-PORTALS-CONTAINER",
+    "KUBE-PORTALS-HOST",
+    "KUBE-NODEPORT-CONTAINER",
+    "KUBE-NODEPORT-HOST",
+];
+const FILTER: [&str; 7] = [
+    names::SERVICES,
+    names::EXTERNAL_SERVICES,
+    names::FORWARD,
+    names::NODE_PORTS,
+    names::PROXY_FIREWALL,
+    names::CANARY,
+    "KUBE-NODEPORT-NON-LOCAL",
+];
+const MANGLE: [&str; 1] = [names::CANARY];
+
+/// Whether a chain is one that cleaning up removes.
+pub(super) fn is_ours(table: Table, chain: &str) -> bool {
+    match table {
+        Table::Nat => NAT.contains(&chain) || is_service_chain(chain),
+        Table::Filter => FILTER.contains(&chain),
+        Table::Mangle => MANGLE.contains(&chain),
+    }
+}
+
+/// Whether a chain of this name, in whichever table, is ours or kube-proxy's.
+pub(super) fn is_ours_anywhere(chain: &str) -> bool {
+    Table::ALL.into_iter().any(|table| is_ours(table, chain))
+}
+
+/// Removes everything in both flavours of a family; goes on after a failure and says at the end what is left.
+pub(super) fn cleanup(ip: Ip) -> Result<(), Vec<String>> {
+    let mut left = Vec::new();
+    let tool = match Iptables::detect(ip, Arc::default()) {
+        Ok(tool) => tool,
+        Err(iptables::Error::Missing { .. }) => return Ok(()),
+        Err(error) => return Err(vec![error.to_string()]),
+    };
+    clean(&tool, &mut left);
+    match iptables::other_flavour(&tool, is_ours_anywhere) {
+        Ok(None) => {}
+        Ok(Some(other)) => match Iptables::of_flavour(ip, other.flavour, Arc::default()) {
+            Ok(tool) => clean(&tool, &mut left),
+            Err(error) => left.push(error.to_string()),
+        },
+        Err(error) => left.push(error.to_string()),
+    }
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(left),
+    }
+}
+
+fn clean(tool: &Iptables, left: &mut Vec<String>) {
+    let saved = match tool.save() {
+        Ok(saved) => saved,
+        Err(error) => return left.push(error.to_string()),
+    };
+    let observed = Observed::parse(&saved);
+    for table in Table::ALL {
+        let chains: Vec<&str> = observed
+            .chains(table)
+            .into_iter()
+            .filter(|chain| is_ours(table, chain))
+            .collect();
+        if chains.is_empty() {
+            continue;
+        }
+        let whole = removal(&observed, table, &chains);
+        // The nft program takes minutes for very many chains at once; then, and after a failure, go by parts.
+        let fits = tool.flavour() == Flavour::Legacy || chains.len() <= super::ops::NFT_CHAINS;
+        if !fits || tool.restore(&whole.text()).is_err() {
+            by_parts(tool, &observed, table, &chains, left);
+        }
+    }
+}
+
+/// The rules of other chains that jump to ours, and ours.
+fn removal(observed: &Observed<'_>, table: Table, chains: &[&str]) -> Document {
+    let mut document = Document::default();
+    for (chain, rule) in jumps(observed, table) {
+        document.remove(table, &Owner::Node, chain, rule);
+    }
+    chains.iter().for_each(|chain| document.delete(table, chain));
+    document
+}
+
+/// Jumps from base chains that kube-proxy wrote: they carry its comments.
+fn jumps<'a>(observed: &'a Observed<'a>, table: Table) -> impl Iterator<Item = (&'a str, &'a str)> {
+    const BASE: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+    BASE.into_iter().flat_map(move |chain| {
+        let rules = observed.chain(table, chain).unwrap_or_default();
+        let ours = move |rule: &&&str| target(rule).is_some_and(|target| is_ours(table, target));
+        rules.iter().filter(ours).map(move |rule| (chain, *rule))
+    })
+}
+
+/// One thing after the other, so that what somebody else still refers to holds nothing else back.
+fn by_parts(tool: &Iptables, observed: &Observed<'_>, table: Table, chains: &[&str], left: &mut Vec<String>) {
+    for (chain, rule) in jumps(observed, table) {
+        let mut document = Document::default();
+        document.remove(table, &Owner::Node, chain, rule);
+        left.extend(
+            tool.restore(&document.text())
+                .err()
+                .map(|error| error.to_string()),
+        );
+    }
+    for names in chains.chunks(super::ops::NFT_CHAINS) {
+        let mut document = Document::default();
+        names
+            .iter()
+            .for_each(|name| document.declare(table, &Owner::Node, name));
+        left.extend(
+            tool.restore(&document.text())
+                .err()
+                .map(|error| error.to_string()),
+        );
+    }
+    for names in chains.chunks(super::ops::NFT_CHAINS) {
+        let mut document = Document::default();
+        names.iter().for_each(|name| document.delete_empty(table, name));
+        if tool.restore(&document.text()).is_ok() {
+            continue;
+        }
+        for name in names {
+            let mut document = Document::default();
+            document.delete_empty(table, name);
+            left.extend(
+                tool.restore(&document.text())
+                    .err()
+                    .map(|error| format!("chain {name} stays: {error}")),
+            );
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Noticing that somebody else changed our rules: nf_tables says so at once, legacy tables are polled.
+//! Touches nothing but the watch; what is noticed waits here until the loop asks, which the alarm makes it do.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ferry_host::iptables::{
+    self, Change, Flavour, Ip, Watch, Writers, legacy_fingerprint, poll_legacy, watch_nft,
+};
+use ferry_model::{Family, PerFamily};
+
+use super::names::Table;
+use crate::Alarm;
+
+/// Chains of the kubelet: what happens to them is its business.
+const KUBELETS: [&str; 3] = ["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"];
+const PREFIX: &str = "KUBE-";
+
+/// A change that was not ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Disturbance {
+    /// The process that did it, where the kernel tells.
+    pub(super) by: Option<String>,
+}
+
+type Fingerprint = [[u32; 12]; 3];
+
+#[derive(Debug, Default)]
+struct Seen {
+    disturbed: PerFamily<Option<Disturbance>>,
+    /// What legacy tables looked like after our last write; `None` while there is nothing to compare with.
+    expected: PerFamily<Option<Fingerprint>>,
+    /// Changes of a transaction whose end has not been told yet.
+    pending: PerFamily<bool>,
+}
+
+/// Watches over both families.
+#[derive(Default)]
+pub(super) struct Guard {
+    seen: Arc<Mutex<Seen>>,
+    nft: Option<Watch>,
+    legacy: Option<Watch>,
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard")
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    /// Begins to watch what this flavour writes, unless it does already.
+    pub(super) fn start(
+        &mut self,
+        flavour: Flavour,
+        writers: &Arc<Writers>,
+        period: Duration,
+        alarm: &Alarm,
+    ) -> Result<(), iptables::Error> {
+        let (seen, alarm) = (self.seen.clone(), alarm.clone());
+        match flavour {
+            Flavour::Nft if self.nft.is_none() => {
+                self.nft = Some(watch_nft(writers.clone(), move |change| {
+                    if lock(&seen).told(change) {
+                        alarm();
+                    }
+                })?);
+            }
+            Flavour::Legacy if self.legacy.is_none() => {
+                self.legacy = Some(poll_legacy(period, move || {
+                    if lock(&seen).polled() {
+                        alarm();
+                    }
+                })?);
+            }
+            Flavour::Nft | Flavour::Legacy => {}
+        }
+        Ok(())
+    }
+
+    /// What happened to a family since the last call. Until [`Guard::settle`] the polling pauses.
+    pub(super) fn take(&self, family: Family) -> Option<Disturbance> {
+        let mut seen = lock(&self.seen);
+        *seen.expected.get_mut(family) = None;
+        seen.disturbed.get_mut(family).take()
+    }
+
+    /// The tables are as we want them.
+    pub(super) fn settle(&self, family: Family) {
+        if self.legacy.is_some() {
+            let print = fingerprint(family);
+            *lock(&self.seen).expected.get_mut(family) = print;
+        }
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn ip(family: Family) -> Ip {
+    match family {
+        Family::V4 => Ip::V4,
+        Family::V6 => Ip::V6,
+    }
+}
+
+fn fingerprint(family: Family) -> Option<Fingerprint> {
+    let mut print = Fingerprint::default();
+    for table in Table::ALL {
+        print[table as usize] = legacy_fingerprint(ip(family), table.as_str()).ok()?;
+    }
+    Some(print)
+}
+
+impl Seen {
+    /// Takes a notification; says whether the loop has to be woken.
+    fn told(&mut self, change: Change<'_>) -> bool {
+        match change {
+            Change::Commit { process } => {
+                let by = (!process.is_empty()).then(|| process.to_owned());
+                let pending = std::mem::take(&mut self.pending);
+                for family in Family::BOTH.into_iter().filter(|family| *pending.get(*family)) {
+                    *self.disturbed.get_mut(family) = Some(Disturbance { by: by.clone() });
+                }
+                pending.v4 || pending.v6
+            }
+            Change::Overrun => {
+                self.disturbed = PerFamily::from_fn(|_| Some(Disturbance::default()));
+                true
+            }
+            Change::Table { ip, .. } | Change::Chain { ip, .. } | Change::Rule { ip, .. } => {
+                let family = match ip {
+                    Ip::V4 => Family::V4,
+                    Ip::V6 => Family::V6,
+                };
+                *self.pending.get_mut(family) |= concerns_us(&change);
+                false
+            }
+        }
+    }
+
+    fn polled(&mut self) -> bool {
+        let mut alarm = false;
+        for family in Family::BOTH {
+            let expected = self.expected.get(family);
+            if expected.is_some() && *expected != fingerprint(family) {
+                *self.expected.get_mut(family) = None;
+                *self.disturbed.get_mut(family) = Some(Disturbance::default());
+                alarm = true;
+            }
+        }
+        alarm
+    }
+}
+
+/// Whether a change can have undone something of ours. Other programs change their own rules all the time, and
+/// looking at all tables is not cheap.
+fn concerns_us(change: &Change<'_>) -> bool {
+    let ours = |chain: &str| chain.starts_with(PREFIX) && !KUBELETS.contains(&chain);
+    let watched = |table: &str| Table::parse(table).is_some();
+    match change {
+        Change::Table { table, gone, .. } => *gone && watched(table),
+        Change::Chain { table, chain, .. } => watched(table) && ours(chain),
+        Change::Rule {
+            table,
+            chain,
+            bytes,
+            gone,
+            ..
+        } => {
+            let jumps_to_ours = || {
+                bytes
+                    .windows(PREFIX.len())
+                    .any(|window| window == PREFIX.as_bytes())
+            };
+            watched(table) && (ours(chain) || *gone && jumps_to_ours())
+        }
+        Change::Commit { .. } | Change::Overrun => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule<'a>(chain: &'a str, bytes: &'a [u8], gone: bool) -> Change<'a> {
+        Change::Rule {
+            ip: Ip::V4,
+            table: "nat",
+            chain,
+            bytes,
+            gone,
+        }
+    }
+
+    #[test]
+    fn only_what_can_undo_ours_alarms() {
+        let concerns = [
+            rule("KUBE-SVC-X", b"", false),
+            rule("KUBE-SVC-X", b"", true),
+            rule("PREROUTING", b"..KUBE-SERVICES..", true),
+            Change::Chain {
+                ip: Ip::V6,
+                table: "filter",
+                chain: "KUBE-FORWARD",
+                gone: true,
+            },
+            Change::Table {
+                ip: Ip::V4,
+                table: "mangle",
+                gone: true,
+            },
+        ];
+        let others = [
+            rule("PREROUTING", b"..KUBE-SERVICES..", false),
+            rule("CNI-HOSTPORT-DNAT", b"..CNI..", true),
+            Change::Chain {
+                ip: Ip::V4,
+                table: "mangle",
+                chain: "KUBE-KUBELET-CANARY",
+                gone: false,
+            },
+            Change::Chain {
+                ip: Ip::V4,
+                table: "kube-proxy",
+                chain: "KUBE-X",
+                gone: false,
+            },
+            Change::Table {
+                ip: Ip::V4,
+                table: "raw",
+                gone: true,
+            },
+        ];
+        assert!(concerns.iter().all(concerns_us));
+        assert!(!others.iter().any(concerns_us));
+    }
+
+    #[test]
+    fn a_transaction_alarms_once_and_names_its_process() {
+        let mut seen = Seen::default();
+        assert!(!seen.told(rule("KUBE-SVC-X", b"", true)));
+        assert!(!seen.told(rule("KUBE-SVC-Y", b"", true)));
+        assert!(seen.told(Change::Commit { process: "iptables" }));
+        assert_eq!(
+            seen.disturbed.v4,
+            Some(Disturbance {
+                by: Some("iptables".into())
+            })
+        );
+        assert_eq!(seen.disturbed.v6, None);
+        assert!(!seen.told(Change::Commit { process: "nft" }));
+        assert!(seen.told(Change::Overrun));
+        assert!(seen.disturbed.v6.is_some());
+    }
+}

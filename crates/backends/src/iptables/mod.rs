@@ -1,0 +1,362 @@
+//! The iptables mode: rule for rule what kube-proxy 1.36 writes, at the cost of the change.
+//!
+//! Lives here: rendering a plan as rules, comparing them with what is known or observed, and writing the difference
+//! through `iptables-restore`. May use `ferry_host::iptables`, its counters and sysctls; touches no other table, and
+//! in shared ones only chains named `KUBE-*` and the jumps to them. Always holds: what is known was written by a
+//! restore that succeeded, and every document leaves the tables in a state that serves.
+
+mod canon;
+mod cleanup;
+mod diff;
+mod document;
+mod guard;
+mod names;
+mod observe;
+mod ops;
+mod port;
+mod render;
+mod ruleset;
+mod run;
+#[cfg(test)]
+mod tests;
+
+pub use render::Style;
+pub use ruleset::Ruleset;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_host::iptables::{Iptables as Tool, Other, Version, Writers, other_flavour};
+use ferry_host::nfacct::Nfacct;
+use ferry_host::sysctl::Sysctls;
+use ferry_model::{Family, PerFamily, Plan};
+
+use crate::{Alarm, Applied, Backend, Error, ErrorKind, Repair, TableRules};
+use diff::{Difference, Known, from_known, from_observed};
+use guard::{Disturbance, Guard, ip};
+use observe::Observed;
+use render::{COUNTER_INVALID, COUNTER_LOCALHOST, Context};
+use run::{Done, Refusal, run};
+
+/// With more endpoints than this, kube-proxy leaves comments out of the endpoints' rules.
+const LARGE_CLUSTER: usize = 1000;
+/// Repairs that are named; more are only counted.
+const NAMED_REPAIRS: usize = 20;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The bit of the packet mark that means "masquerade", 0 to 31.
+    pub masquerade_bit: u8,
+    /// How often legacy tables are looked at; with nft the kernel tells.
+    pub poll: Duration,
+}
+
+/// The backend.
+pub struct Iptables {
+    options: Options,
+    alarm: Alarm,
+    writers: Arc<Writers>,
+    sysctls: Sysctls,
+    tcp_liberal: bool,
+    nfacct: Option<Nfacct>,
+    sides: PerFamily<Side>,
+    guard: Guard,
+}
+
+impl std::fmt::Debug for Iptables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Iptables")
+            .field("options", &self.options)
+            .field("sides", &self.sides)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One family.
+#[derive(Debug, Default)]
+struct Side {
+    tool: Option<Tool>,
+    known: Option<Known>,
+    /// What was known before it was forgotten: tells repairs from changes.
+    forgotten: Option<Known>,
+}
+
+impl Iptables {
+    /// Touches nothing yet. Reads once whether conntrack lets out-of-window TCP packets pass as valid.
+    pub fn new(options: Options, alarm: Alarm) -> Iptables {
+        let sysctls = Sysctls::default();
+        let liberal = sysctls.get("net/netfilter/nf_conntrack_tcp_be_liberal");
+        Iptables {
+            options,
+            alarm,
+            writers: Arc::default(),
+            tcp_liberal: liberal.is_ok_and(|value| value != 0),
+            sysctls,
+            // Without counters the rules work as well.
+            nfacct: Nfacct::open().ok().flatten(),
+            sides: PerFamily::default(),
+            guard: Guard::default(),
+        }
+    }
+
+    /// Whether programs and kernel can do NAT in this family.
+    pub fn supports(&mut self, family: Family) -> bool {
+        self.tool(family).is_ok_and(|tool| tool.present())
+    }
+
+    /// Which programs are used: `iptables 1.8.9 (nft)`.
+    pub fn program(&mut self, family: Family) -> Result<(String, Version), Error> {
+        let tool = self.tool(family)?;
+        Ok((
+            format!("{} {} ({})", tool.ip(), tool.version(), tool.flavour()),
+            tool.version(),
+        ))
+    }
+
+    /// Chains of ours, or of kube-proxy, in the flavour that is not used: they are in force too, and whoever looks
+    /// with the plain programs does not see them.
+    pub fn mixed(&mut self) -> Vec<Other> {
+        let found = |family| {
+            let tool = self.tool(family).ok()?;
+            other_flavour(&tool, cleanup::is_ours_anywhere).ok().flatten()
+        };
+        Family::BOTH.into_iter().filter_map(found).collect()
+    }
+
+    /// Packets counted by the kernel's own counters: dropped as invalid, accepted for node ports on loopback
+    /// addresses. `None` where there is no such counter.
+    pub fn counted(&mut self) -> [Option<u64>; 2] {
+        let mut packets = |name| {
+            let count = self.nfacct.as_mut()?.get(name).ok().flatten()?;
+            Some(count.packets)
+        };
+        [packets(COUNTER_INVALID), packets(COUNTER_LOCALHOST)]
+    }
+
+    fn tool(&mut self, family: Family) -> Result<Tool, Error> {
+        let side = self.sides.get_mut(family);
+        if let Some(tool) = &side.tool {
+            return Ok(tool.clone());
+        }
+        let tool = Tool::detect(ip(family), self.writers.clone()).map_err(|error| Error {
+            attempt: format!("find the {} programs", ip(family)),
+            reason: error.to_string(),
+            kind: ErrorKind::Unsupported,
+        })?;
+        Ok(side.tool.insert(tool).clone())
+    }
+
+    /// Makes sure of the counters, and says how rules look.
+    fn style(&mut self, tool: &Tool, plan: &Plan) -> Style {
+        let mut counter = |name| {
+            self.nfacct
+                .as_mut()
+                .is_some_and(|nfacct| nfacct.ensure(name).is_ok())
+        };
+        Style {
+            mark: 1 << (self.options.masquerade_bit & 31),
+            random_fully: tool.features().random_fully,
+            tcp_liberal: self.tcp_liberal,
+            count_invalid: !self.tcp_liberal && counter(COUNTER_INVALID),
+            count_localhost: plan.node().family(Family::V4).localhost_node_ports
+                && counter(COUNTER_LOCALHOST),
+        }
+    }
+
+    fn apply_known(
+        &mut self,
+        tool: &Tool,
+        plan: &Plan,
+        family: Family,
+        mut known: Known,
+    ) -> Result<Applied, run::Failed> {
+        let context = context(plan, family, known.style);
+        let ops = from_known(&mut known, plan, &context);
+        let done = run(tool, &ops, Refusal::Stop)?;
+        let applied = applied(done, &known);
+        self.sides.get_mut(family).known = Some(known);
+        Ok(applied)
+    }
+
+    fn apply_observed(
+        &mut self,
+        tool: &Tool,
+        plan: &Plan,
+        family: Family,
+        disturbance: Option<Disturbance>,
+    ) -> Result<Applied, Error> {
+        let mut warnings = self.prepare(plan, family);
+        if let Err(error) = self
+            .guard
+            .start(tool.flavour(), &self.writers, self.options.poll, &self.alarm)
+        {
+            warnings.push(error.to_string());
+        }
+        let style = self.style(tool, plan);
+        let saved = tool.save().map_err(|error| Error {
+            attempt: format!("read the {family} rules that are there"),
+            reason: error.to_string(),
+            kind: ErrorKind::Other,
+        })?;
+        let context = context(plan, family, style);
+        let (ops, mut known, differences) = from_observed(&Observed::parse(&saved), plan, &context);
+        let done = run(tool, &ops, Refusal::LeaveOut).map_err(|failed| not_written(family, &failed))?;
+        for (service, _) in &done.refused {
+            if let Some(written) = known.services.remove(service) {
+                known
+                    .counts
+                    .subtract(render::render_service(&written.plan, &context).counts());
+            }
+        }
+        let side = self.sides.get_mut(family);
+        let repaired = match (side.forgotten.take(), disturbance) {
+            (Some(before), Some(disturbance)) => repairs(plan, &before, differences, &disturbance),
+            _ => Vec::new(),
+        };
+        let mut applied = Applied {
+            full: true,
+            repaired,
+            ..applied(done, &known)
+        };
+        applied.warnings.append(&mut warnings);
+        side.known = Some(known);
+        Ok(applied)
+    }
+
+    /// What has to be there before rules make sense; a failure is told and the rules are written all the same.
+    fn prepare(&mut self, plan: &Plan, family: Family) -> Vec<String> {
+        if family == Family::V6 || !plan.node().family(family).localhost_node_ports {
+            return Vec::new();
+        }
+        let ensured = self.sysctls.ensure("net/ipv4/conf/all/route_localnet", 1);
+        ensured
+            .err()
+            .map(|error| format!("node ports will not answer on localhost: {error}"))
+            .into_iter()
+            .collect()
+    }
+}
+
+impl Backend for Iptables {
+    fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
+        let tool = self.tool(family)?;
+        let disturbance = self.guard.take(family);
+        let side = self.sides.get_mut(family);
+        let mut refused = None;
+        match side.known.take() {
+            Some(known) if disturbance.is_some() => side.forgotten = Some(known),
+            Some(known) => match self.apply_known(&tool, plan, family, known) {
+                Ok(applied) => {
+                    self.guard.settle(family);
+                    return Ok(applied);
+                }
+                Err(failed) if failed.error.is_transient() => return Err(not_written(family, &failed)),
+                Err(failed) => refused = Some(failed.reason()),
+            },
+            None => {}
+        }
+        let mut applied = self.apply_observed(&tool, plan, family, disturbance)?;
+        if let Some(reason) = refused {
+            applied.failed_writes += 1;
+            applied.warnings.insert(
+                0,
+                format!("a change was refused, so everything was compared: {reason}"),
+            );
+        }
+        self.guard.settle(family);
+        Ok(applied)
+    }
+
+    fn cleanup(&mut self) -> Result<(), Error> {
+        let mut left = Vec::new();
+        for family in Family::BOTH {
+            self.sides.get_mut(family).known = None;
+            self.guard.take(family);
+            left.extend(cleanup::cleanup(ip(family)).err().into_iter().flatten());
+        }
+        match left.is_empty() {
+            true => Ok(()),
+            false => Err(Error {
+                attempt: "remove all iptables rules".to_owned(),
+                reason: left.join("; "),
+                kind: ErrorKind::Restore,
+            }),
+        }
+    }
+}
+
+/// What a family's tables should hold, by the plan alone.
+pub fn render(plan: &Plan, family: Family, style: Style) -> Ruleset {
+    render::render(plan, &context(plan, family, style))
+}
+
+fn context(plan: &Plan, family: Family, style: Style) -> Context<'_> {
+    let endpoints = plan.tally().families.get(family).endpoints;
+    Context {
+        family,
+        node: plan.node(),
+        style,
+        comments: endpoints <= LARGE_CLUSTER,
+    }
+}
+
+fn not_written(family: Family, failed: &run::Failed) -> Error {
+    Error {
+        attempt: format!("write {family} rules"),
+        reason: failed.reason(),
+        kind: ErrorKind::Restore,
+    }
+}
+
+fn applied(done: Done, known: &Known) -> Applied {
+    let mut warnings = done.warnings;
+    warnings.extend(
+        done.refused
+            .iter()
+            .map(|(service, reason)| format!("service {service} is not served: {reason}")),
+    );
+    Applied {
+        added: done.added,
+        removed: done.removed,
+        tables: vec![
+            TableRules {
+                table: "filter",
+                total: known.counts.filter,
+                written: done.written.filter,
+            },
+            TableRules {
+                table: "nat",
+                total: known.counts.nat,
+                written: done.written.nat,
+            },
+        ],
+        warnings,
+        failed_writes: done.failures,
+        ..Applied::default()
+    }
+}
+
+/// What was different although we had written it and it has not changed since.
+fn repairs(plan: &Plan, before: &Known, found: Vec<Difference>, by: &Disturbance) -> Vec<Repair> {
+    let unchanged = |difference: &Difference| match &difference.service {
+        Some(name) => plan.service(name).is_some_and(|service| before.has(service)),
+        None => true,
+    };
+    let mut found: Vec<String> = found
+        .into_iter()
+        .filter(unchanged)
+        .map(|difference| difference.what)
+        .collect();
+    let more = found.len().saturating_sub(NAMED_REPAIRS);
+    found.truncate(NAMED_REPAIRS);
+    if more > 0 {
+        found.push(format!("{more} more"));
+    }
+    found
+        .into_iter()
+        .map(|what| Repair {
+            what,
+            by: by.by.clone(),
+        })
+        .collect()
+}

@@ -1,0 +1,280 @@
+//! What has to be done to the tables, and in which order it can be done soundly.
+
+use super::document::{Document, Owner};
+use super::names::{SERVICES, Shared, Table};
+use super::ruleset::Chain;
+
+/// More deletions than this in one chain, and writing it again is cheaper: the nft program compares each rule to be
+/// deleted with every rule of the chain.
+pub(super) const DELETIONS: usize = 64;
+
+/// Chains in one document for the nft program, whose time grows with the square of their number.
+pub(super) const NFT_CHAINS: usize = 2000;
+
+/// What has to be done. Nothing in it depends on the order of services.
+#[derive(Debug, Default)]
+pub(super) struct Ops {
+    /// Chains that no service owns.
+    pub(super) node_chains: Vec<(Table, Chain)>,
+    /// Empty chains to be made.
+    pub(super) declared: Vec<(Table, &'static str)>,
+    /// Chains of services, all in the nat table; those of one service stand together.
+    pub(super) chains: Vec<(Owner, Chain)>,
+    pub(super) shared: [SharedOp; 6],
+    /// Rules in chains that are not ours alone.
+    pub(super) inserted: Vec<(Table, &'static str, String)>,
+    pub(super) appended: Vec<(Table, &'static str, String)>,
+    pub(super) removed: Vec<(Table, String, String)>,
+    /// Chains of the nat table that nothing of ours refers to any more.
+    pub(super) stale: Vec<String>,
+}
+
+/// What has to be done to a chain that services share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SharedOp {
+    Edit(Edit),
+    /// Write all of it.
+    Write {
+        rules: Vec<(Owner, Vec<String>)>,
+        tail: Vec<String>,
+    },
+}
+
+impl Default for SharedOp {
+    fn default() -> Self {
+        SharedOp::Edit(Edit::default())
+    }
+}
+
+/// Some rules of a shared chain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Edit {
+    pub(super) remove: Vec<(Owner, String)>,
+    /// At the head, those of one service in their order.
+    pub(super) insert: Vec<(Owner, Vec<String>)>,
+    pub(super) append: Vec<String>,
+}
+
+impl Ops {
+    pub(super) fn shared_mut(&mut self, chain: Shared) -> &mut SharedOp {
+        &mut self.shared[chain as usize]
+    }
+
+    /// The documents to restore, one after the other; what every state in between does to packets is either what the
+    /// one before did or what the one after does. With at most `limit` chains it is one document, and so a single
+    /// transaction for each table.
+    pub(super) fn documents(&self, limit: usize) -> Vec<Document> {
+        let mut documents = Vec::new();
+        let mut document = Document::default();
+        for (table, chain) in &self.node_chains {
+            document.chain(*table, &Owner::Node, &chain.name, &chain.rules);
+        }
+        for (table, name) in &self.declared {
+            document.declare(*table, &Owner::Node, name);
+        }
+        let small = self.chains.len() + self.stale.len() <= limit;
+        for (at, (owner, chain)) in self.chains.iter().enumerate() {
+            let first_of_service = at == 0 || self.chains[at - 1].0 != *owner;
+            if !small && first_of_service && document.chains() >= limit {
+                documents.push(std::mem::take(&mut document));
+            }
+            document.chain(Table::Nat, owner, &chain.name, &chain.rules);
+        }
+        if !small {
+            documents.push(std::mem::take(&mut document));
+        }
+        self.refer(&mut document);
+        if small {
+            self.stale
+                .iter()
+                .for_each(|name| document.delete(Table::Nat, name));
+        } else {
+            documents.push(std::mem::take(&mut document));
+            documents.extend(self.delete_stale(limit));
+        }
+        documents.push(document);
+        documents.retain(|document| !document.is_empty());
+        documents
+    }
+
+    /// What refers to chains of services, or no longer does.
+    fn refer(&self, document: &mut Document) {
+        for (table, chain, rule) in &self.removed {
+            document.remove(*table, &Owner::Node, chain, rule);
+        }
+        for chain in Shared::ALL {
+            self.shared[chain as usize].put(chain, document);
+        }
+        for (table, chain, rule) in &self.appended {
+            document.append(*table, &Owner::Node, chain, rule);
+        }
+        for (table, chain, rule) in &self.inserted {
+            document.insert(*table, &Owner::Node, chain, rule);
+        }
+    }
+
+    /// Stale chains can refer to each other, so all are emptied before the first one is deleted.
+    fn delete_stale(&self, limit: usize) -> impl Iterator<Item = Document> {
+        let emptied = self.stale.chunks(limit).map(|names| {
+            let mut document = Document::default();
+            names
+                .iter()
+                .for_each(|name| document.declare(Table::Nat, &Owner::Node, name));
+            document
+        });
+        let deleted = self.stale.chunks(limit).map(|names| {
+            let mut document = Document::default();
+            names
+                .iter()
+                .for_each(|name| document.delete_empty(Table::Nat, name));
+            document
+        });
+        emptied.chain(deleted)
+    }
+}
+
+impl SharedOp {
+    fn put(&self, chain: Shared, document: &mut Document) {
+        let (table, name) = (chain.table(), chain.chain());
+        match self {
+            SharedOp::Write { rules, tail } => {
+                document.declare(table, &Owner::Node, name);
+                for (owner, rules) in rules {
+                    rules
+                        .iter()
+                        .for_each(|rule| document.append(table, owner, name, rule));
+                }
+                tail.iter()
+                    .for_each(|rule| document.append(table, &Owner::Node, name, rule));
+            }
+            SharedOp::Edit(edit) => {
+                for (owner, rule) in &edit.remove {
+                    document.remove(table, owner, name, rule);
+                }
+                for (owner, rules) in &edit.insert {
+                    rules
+                        .iter()
+                        .rev()
+                        .for_each(|rule| document.insert(table, owner, name, rule));
+                }
+                edit.append
+                    .iter()
+                    .for_each(|rule| document.append(table, &Owner::Node, name, rule));
+            }
+        }
+    }
+}
+
+impl Edit {
+    /// From a service's rules to its new ones. The order within a service counts in KUBE-NODEPORTS, where the rule
+    /// that counts local clients has to come first, so there all of them are placed again.
+    pub(super) fn replace(&mut self, chain: Shared, owner: &Owner, old: &[String], new: &[String]) {
+        if old == new {
+            return;
+        }
+        let keep = |rule: &String, among: &[String]| chain != Shared::NatNodePorts && among.contains(rule);
+        self.remove.extend(
+            old.iter()
+                .filter(|rule| !keep(rule, new))
+                .map(|rule| (owner.clone(), rule.clone())),
+        );
+        let insert: Vec<String> = new.iter().filter(|rule| !keep(rule, old)).cloned().collect();
+        if !insert.is_empty() {
+            self.insert.push((owner.clone(), insert));
+        }
+    }
+}
+
+/// Whether this shared chain ends in rules of the node.
+pub(super) fn has_tail(chain: Shared) -> bool {
+    chain == Shared::NatServices && chain.chain() == SERVICES
+}
+
+#[cfg(test)]
+mod tests {
+    use ferry_model::ServiceName;
+
+    use super::*;
+
+    fn owner(name: &str) -> Owner {
+        Owner::Service(ServiceName::new("ns", name))
+    }
+
+    fn chain(name: &str) -> Chain {
+        Chain {
+            name: name.into(),
+            rules: vec!["-j KUBE-MARK-MASQ".into()],
+        }
+    }
+
+    fn ops() -> Ops {
+        let mut ops = Ops {
+            node_chains: vec![(
+                Table::Nat,
+                Chain {
+                    name: "KUBE-MARK-MASQ".into(),
+                    rules: vec!["-j MARK".into()],
+                },
+            )],
+            chains: vec![
+                (owner("a"), chain("KUBE-SVC-A")),
+                (owner("a"), chain("KUBE-SEP-A")),
+                (owner("b"), chain("KUBE-SVC-B")),
+            ],
+            stale: vec!["KUBE-SVC-OLD".into(), "KUBE-SEP-OLD".into()],
+            inserted: vec![(Table::Nat, "OUTPUT", "-j KUBE-SERVICES".into())],
+            ..Ops::default()
+        };
+        *ops.shared_mut(Shared::NatServices) = SharedOp::Write {
+            rules: vec![(owner("a"), vec!["-j KUBE-SVC-A".into()])],
+            tail: vec!["-j TAIL".into()],
+        };
+        ops
+    }
+
+    #[test]
+    fn a_small_change_is_one_transaction() {
+        let documents = ops().documents(100);
+        assert_eq!(documents.len(), 1);
+        let expected = "*nat\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-SVC-A - [0:0]\n:KUBE-SEP-A - [0:0]\n:KUBE-SVC-B - [0:0]\n\
+            :KUBE-SERVICES - [0:0]\n:KUBE-SVC-OLD - [0:0]\n:KUBE-SEP-OLD - [0:0]\n\
+            -A KUBE-MARK-MASQ -j MARK\n-A KUBE-SVC-A -j KUBE-MARK-MASQ\n-A KUBE-SEP-A -j KUBE-MARK-MASQ\n\
+            -A KUBE-SVC-B -j KUBE-MARK-MASQ\n-A KUBE-SERVICES -j KUBE-SVC-A\n-A KUBE-SERVICES -j TAIL\n\
+            -I OUTPUT -j KUBE-SERVICES\n-X KUBE-SVC-OLD\n-X KUBE-SEP-OLD\nCOMMIT\n";
+        assert_eq!(documents[0].text(), expected);
+    }
+
+    #[test]
+    fn a_large_one_goes_from_what_is_referred_to_to_what_refers() {
+        let texts: Vec<String> = ops().documents(2).iter().map(Document::text).collect();
+        let position = |line: &str| texts.iter().position(|text| text.contains(line)).unwrap();
+        assert!(texts.iter().all(|text| text.matches(":KUBE").count() <= 3));
+        assert_eq!(
+            position("-A KUBE-SVC-A"),
+            position("-A KUBE-SEP-A"),
+            "a service is never split"
+        );
+        assert!(position("-A KUBE-MARK-MASQ") <= position("-A KUBE-SVC-A"));
+        assert!(position("-A KUBE-SVC-B") < position("-A KUBE-SERVICES -j KUBE-SVC-A"));
+        assert!(position("-A KUBE-SERVICES -j KUBE-SVC-A") < position(":KUBE-SVC-OLD"));
+        assert!(position(":KUBE-SVC-OLD") < position("-X KUBE-SEP-OLD"));
+    }
+
+    #[test]
+    fn edits_keep_what_stays_and_place_node_ports_again() {
+        let (old, new) = (
+            vec!["1".to_owned(), "2".to_owned()],
+            vec!["2".to_owned(), "3".to_owned()],
+        );
+        let mut edit = Edit::default();
+        edit.replace(Shared::NatServices, &owner("a"), &old, &new);
+        assert_eq!(edit.remove, [(owner("a"), "1".to_owned())]);
+        assert_eq!(edit.insert, [(owner("a"), vec!["3".to_owned()])]);
+        let mut edit = Edit::default();
+        edit.replace(Shared::NatNodePorts, &owner("a"), &old, &new);
+        assert_eq!((edit.remove.len(), &edit.insert), (2, &vec![(owner("a"), new)]));
+        let mut edit = Edit::default();
+        edit.replace(Shared::NatNodePorts, &owner("a"), &old, &old);
+        assert_eq!(edit, Edit::default());
+    }
+}

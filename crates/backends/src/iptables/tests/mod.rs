@@ -1,0 +1,17 @@
+//! Pure tests of this room: rules against kube-proxy's, and the ways between them on simulated tables.
+
+mod facts;
+mod golden;
+mod oracle;
+mod simulated;
+mod ways;
+
+use super::render::Style;
+
+const STYLE: Style = Style {
+    mark: 0x4000,
+    random_fully: true,
+    tcp_liberal: false,
+    count_invalid: true,
+    count_localhost: true,
+};

@@ -1,0 +1,293 @@
+//! What the kernel answers, back into values. What we would not have written becomes [`Expr::Unknown`] or `None`,
+//! never an error: others may write into our table what they like, we only have to notice.
+
+use super::bytes::{Data, Key};
+use super::client::Counter;
+use super::expr::{
+    CtKey, Expr, FibFlags, MetaKey, Op, PayloadBase, Register, VERDICT_REGISTER, Verdict, code,
+};
+use super::set::{DataType, Element, Field, INTERVAL_END, SetDecl, Value};
+use super::{BaseChain, ChainDecl, ChainKind, Hook, Rule, attr, userdata};
+use crate::netlink::{Attr, Attrs, Message, attrs};
+
+/// A chain and whether its base, if any, is one that we could have written.
+pub(super) fn chain(message: &Message<'_>) -> Option<(ChainDecl, bool)> {
+    let all = message.netfilter_attrs();
+    let hook = all.get(attr::CHAIN_HOOK);
+    let base = hook.and_then(|hook| base(hook.nested(), &all));
+    let known = base.is_some() == hook.is_some();
+    let decl = ChainDecl {
+        name: all.get(attr::CHAIN_NAME)?.str()?.into(),
+        base,
+        comment: comment(all.get(attr::CHAIN_USERDATA)),
+    };
+    Some((decl, known))
+}
+
+fn base(hook: Attrs<'_>, chain: &Attrs<'_>) -> Option<BaseChain> {
+    let number = hook.get(attr::HOOK_NUMBER)?.be32()?;
+    let kind = chain.get(attr::CHAIN_TYPE)?.str()?;
+    let accepts = chain.get(attr::CHAIN_POLICY).and_then(|policy| policy.be32()) == Some(1);
+    let base = BaseChain {
+        kind: [ChainKind::Filter, ChainKind::Nat]
+            .into_iter()
+            .find(|known| known.as_str() == kind)?,
+        hook: Hook::ALL.into_iter().find(|hook| hook.number() == number)?,
+        priority: hook.get(attr::HOOK_PRIORITY)?.be32()? as i32,
+    };
+    accepts.then_some(base)
+}
+
+/// A rule and the name of its chain.
+pub(super) fn rule<'a>(message: &Message<'a>) -> Option<(&'a str, Rule)> {
+    let all = message.netfilter_attrs();
+    let chain = all.get(attr::RULE_CHAIN)?.str()?;
+    let expressions = all.get(attr::RULE_EXPRESSIONS);
+    let rule = Rule {
+        expressions: expressions
+            .into_iter()
+            .flat_map(|list| list.nested())
+            .map(|item| expression(item.nested()))
+            .collect(),
+        comment: comment(all.get(attr::RULE_USERDATA)),
+    };
+    Some((chain, rule))
+}
+
+fn comment(attr: Option<Attr<'_>>) -> Option<std::sync::Arc<str>> {
+    attr.and_then(|attr| userdata::read_comment(attr.data))
+        .map(Into::into)
+}
+
+/// The name of a set and, if it is of a kind that we write, its declaration.
+pub(super) fn set(message: &Message<'_>) -> Option<(std::sync::Arc<str>, Option<SetDecl>)> {
+    let all = message.netfilter_attrs();
+    let name: std::sync::Arc<str> = all.get(attr::SET_NAME)?.str()?.into();
+    let number = |kind: u16| all.get(kind).and_then(|attr| attr.be32()).unwrap_or(0);
+    let flags = number(attr::SET_FLAGS);
+    let data_type = number(attr::SET_DATA_TYPE);
+    let probe = SetDecl {
+        key: fields(number(attr::SET_KEY_TYPE)).unwrap_or_default(),
+        data: match data_type {
+            0 => None,
+            0xffff_ff00 => Some(DataType::Verdict),
+            _ => Some(DataType::Fields(fields(data_type).unwrap_or_default())),
+        },
+        interval: flags & 0x4 != 0,
+        dynamic: flags & 0x20 != 0,
+        counter: all.get(attr::SET_EXPR).is_some(),
+        comment: all
+            .get(attr::SET_USERDATA)
+            .and_then(|attr| userdata::read_set_comment(attr.data))
+            .map(Into::into),
+        ..SetDecl::new(std::sync::Arc::clone(&name))
+    };
+    let same = probe.flags() == flags
+        && probe.key_type() == (number(attr::SET_KEY_TYPE), number(attr::SET_KEY_LEN))
+        && probe.data_type().is_none_or(|(kind, length)| {
+            kind == data_type && (length == 0 || length == number(attr::SET_DATA_LEN))
+        })
+        && all
+            .get(attr::SET_USERDATA)
+            .is_some_and(|written| written.data == userdata::set(&probe));
+    Some((name, same.then_some(probe)))
+}
+
+/// The fields of a concatenated type number: six bits each, the last one lowest.
+fn fields(mut kind: u32) -> Option<Box<[Field]>> {
+    let mut found = Vec::new();
+    while kind != 0 {
+        found.push(match kind & 0x3f {
+            4 => Field::Number,
+            7 => Field::Ipv4,
+            8 => Field::Ipv6,
+            12 => Field::Proto,
+            13 => Field::Port,
+            _ => return None,
+        });
+        kind >>= 6;
+    }
+    found.reverse();
+    Some(found.into())
+}
+
+/// An element, and its counter where the set has them; `None` for one that we could not have written.
+pub(super) fn element(item: &Attr<'_>) -> Option<(Element, Option<Counter>)> {
+    let all = item.nested();
+    let key = all.get(attr::ELEMENT_KEY)?.nested().get(attr::DATA_VALUE)?;
+    let value = match all.get(attr::ELEMENT_DATA) {
+        None => Value::None,
+        Some(data) => match data.nested().next()? {
+            value if value.kind == attr::DATA_VALUE => Value::Data(Data::read(value.data)?),
+            value => Value::Verdict(verdict(value.nested())?),
+        },
+    };
+    let flags = all
+        .get(attr::ELEMENT_FLAGS)
+        .and_then(|flags| flags.be32())
+        .unwrap_or(0);
+    let element = Element {
+        key: Key::read(key.data)?,
+        interval_end: flags & INTERVAL_END != 0,
+        value,
+        comment: comment(all.get(attr::ELEMENT_USERDATA)),
+    };
+    Some((
+        element,
+        all.get(attr::ELEMENT_EXPR)
+            .and_then(|expr| counter(expr.nested())),
+    ))
+}
+
+fn counter(expr: Attrs<'_>) -> Option<Counter> {
+    let body = expr
+        .get(code::BODY)
+        .filter(|_| expr.get(code::NAME).and_then(|name| name.str()) == Some("counter"));
+    let body = body?.nested();
+    Some(Counter {
+        bytes: body.get(1)?.be64()?,
+        packets: body.get(2)?.be64()?,
+    })
+}
+
+fn verdict(all: Attrs<'_>) -> Option<Verdict> {
+    let code = all.get(attr::VERDICT_CODE)?.be32()? as i32;
+    Verdict::from_code(code, all.get(attr::VERDICT_CHAIN).and_then(|chain| chain.str()))
+}
+
+fn expression(all: Attrs<'_>) -> Expr {
+    let name = all
+        .get(code::NAME)
+        .and_then(|name| name.str())
+        .unwrap_or_default();
+    let body = all.get(code::BODY).map_or(attrs(&[]), |body| body.nested());
+    Body(body)
+        .read(name)
+        .unwrap_or_else(|| Expr::Unknown(name.into()))
+}
+
+/// The attributes of one expression.
+struct Body<'a>(Attrs<'a>);
+
+impl<'a> Body<'a> {
+    fn number(&self, kind: u16) -> Option<u32> {
+        self.0.get(kind)?.be32()
+    }
+
+    fn register(&self, kind: u16) -> Option<Register> {
+        Register::from_number(self.number(kind)?)
+    }
+
+    fn text(&self, kind: u16) -> Option<std::sync::Arc<str>> {
+        self.0.get(kind)?.str().map(Into::into)
+    }
+
+    fn data(&self, kind: u16) -> Option<Box<[u8]>> {
+        Some(self.0.get(kind)?.nested().get(attr::DATA_VALUE)?.data.into())
+    }
+
+    fn read(&self, name: &str) -> Option<Expr> {
+        match name {
+            "payload" => Some(Expr::Payload {
+                base: PayloadBase::from_number(self.number(2)?)?,
+                offset: self.number(3)?,
+                length: self.number(4)?,
+                to: self.register(1)?,
+            }),
+            "meta" => {
+                let key = MetaKey::from_number(self.number(2)?)?;
+                match self.register(1) {
+                    Some(to) => Some(Expr::Meta { key, to }),
+                    None => Some(Expr::SetMeta {
+                        key,
+                        from: self.register(3)?,
+                    }),
+                }
+            }
+            "ct" => Some(Expr::Ct {
+                key: CtKey::from_number(self.number(2)?)?,
+                to: self.register(1)?,
+            }),
+            "fib" => (self.number(2)? == code::FIB_RESULT_TYPE).then_some(Expr::FibType {
+                flags: FibFlags::from_number(self.number(3)?)?,
+                to: self.register(1)?,
+            }),
+            "numgen" => (self.number(3)? == code::NUMGEN_RANDOM).then_some(Expr::Numgen {
+                modulus: self.number(2)?,
+                offset: self.number(4).unwrap_or(0),
+                to: self.register(1)?,
+            }),
+            "cmp" => Some(Expr::Compare {
+                op: Op::from_number(self.number(2)?)?,
+                from: self.register(1)?,
+                data: self.data(3)?,
+            }),
+            "bitwise" => Some(Expr::Bitwise {
+                from: self.register(1)?,
+                to: self.register(2)?,
+                mask: self.data(4)?,
+                xor: self.data(5)?,
+            }),
+            "immediate" => match self.number(1)? {
+                VERDICT_REGISTER => {
+                    let data = self.0.get(2)?.nested().get(attr::DATA_VERDICT)?;
+                    verdict(data.nested()).map(Expr::Verdict)
+                }
+                _ => Some(Expr::Load {
+                    to: self.register(1)?,
+                    data: self.data(2)?,
+                }),
+            },
+            "lookup" => self.lookup(),
+            "nat" => self.dnat(),
+            "masq" => {
+                let flags = self.number(1).unwrap_or(0);
+                let plain = self.number(2).is_none() && flags & !code::MASQUERADE_FULLY_RANDOM == 0;
+                plain.then_some(Expr::Masquerade {
+                    fully_random: flags != 0,
+                })
+            }
+            "reject" => (self.number(1)? == code::REJECT_ICMP).then_some(Expr::Reject {
+                code: self.0.get(2)?.u8()?,
+            }),
+            "dynset" => {
+                let plain = self.number(3)? == code::DYNSET_UPDATE
+                    && self.0.get(5).is_none()
+                    && self.0.get(7).is_none();
+                plain.then_some(Expr::Update {
+                    set: self.text(1)?,
+                    key: self.register(4)?,
+                    timeout: self.0.get(6).and_then(|timeout| timeout.be64()).unwrap_or(0),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn lookup(&self) -> Option<Expr> {
+        let (set, key) = (self.text(1)?, self.register(2)?);
+        let inverted = self.number(5).unwrap_or(0) & code::LOOKUP_INVERTED != 0;
+        match self.number(3) {
+            None => Some(Expr::Lookup { set, key, inverted }),
+            Some(VERDICT_REGISTER) if !inverted => Some(Expr::LookupVerdict { set, key }),
+            Some(number) if !inverted => Some(Expr::LookupData {
+                set,
+                key,
+                to: Register::from_number(number)?,
+            }),
+            Some(_) => None,
+        }
+    }
+
+    fn dnat(&self) -> Option<Expr> {
+        let (address, port) = (self.register(3)?, self.register(5)?);
+        let plain = self.number(1)? == code::NAT_TYPE_DNAT
+            && self.register(4).is_none_or(|last| last == address)
+            && self.register(6).is_none_or(|last| last == port);
+        plain.then_some(Expr::Dnat {
+            family: self.number(2)? as u8,
+            address,
+            port,
+        })
+    }
+}

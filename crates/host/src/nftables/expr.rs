@@ -1,0 +1,408 @@
+//! Expressions: the kernel's instructions, of which rules are made.
+
+use std::sync::Arc;
+
+use super::attr;
+use crate::netlink::Writer;
+
+/// A register, counted in words of four bytes. The kernel has sixteen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Register(pub u8);
+
+impl Register {
+    /// The kernel names a register that is the first word of sixteen bytes differently from the others.
+    pub(super) fn number(self) -> u32 {
+        match self.0 % 4 {
+            0 => 1 + u32::from(self.0 / 4),
+            _ => 8 + u32::from(self.0),
+        }
+    }
+
+    pub(super) fn from_number(number: u32) -> Option<Self> {
+        match number {
+            1..=4 => Some(Self((number as u8 - 1) * 4)),
+            8..=23 => Some(Self(number as u8 - 8)),
+            _ => None,
+        }
+    }
+}
+
+/// The register that holds verdicts.
+pub(super) const VERDICT_REGISTER: u32 = 0;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    Accept,
+    Drop,
+    Return,
+    Jump(Arc<str>),
+    Goto(Arc<str>),
+}
+
+const CODE_DROP: i32 = 0;
+const CODE_ACCEPT: i32 = 1;
+const CODE_JUMP: i32 = -3;
+const CODE_GOTO: i32 = -4;
+const CODE_RETURN: i32 = -5;
+
+impl Verdict {
+    /// The content of a data attribute.
+    pub(super) fn encode(&self, w: &mut Writer) {
+        let (code, chain) = match self {
+            Self::Accept => (CODE_ACCEPT, None),
+            Self::Drop => (CODE_DROP, None),
+            Self::Return => (CODE_RETURN, None),
+            Self::Jump(chain) => (CODE_JUMP, Some(chain)),
+            Self::Goto(chain) => (CODE_GOTO, Some(chain)),
+        };
+        w.nest(attr::DATA_VERDICT, |w| {
+            w.be32(attr::VERDICT_CODE, code as u32);
+            if let Some(chain) = chain {
+                w.str(attr::VERDICT_CHAIN, chain);
+            }
+        });
+    }
+
+    pub(super) fn from_code(code: i32, chain: Option<&str>) -> Option<Self> {
+        match (code, chain) {
+            (CODE_ACCEPT, _) => Some(Self::Accept),
+            (CODE_DROP, _) => Some(Self::Drop),
+            (CODE_RETURN, _) => Some(Self::Return),
+            (CODE_JUMP, Some(chain)) => Some(Self::Jump(chain.into())),
+            (CODE_GOTO, Some(chain)) => Some(Self::Goto(chain.into())),
+            _ => None,
+        }
+    }
+}
+
+/// What a packet carries besides its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaKey {
+    Mark,
+    InputName,
+    L4Proto,
+}
+
+impl MetaKey {
+    const ALL: [Self; 3] = [Self::Mark, Self::InputName, Self::L4Proto];
+
+    pub(super) fn number(self) -> u32 {
+        match self {
+            Self::Mark => 3,
+            Self::InputName => 6,
+            Self::L4Proto => 16,
+        }
+    }
+
+    pub(super) fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|key| key.number() == number)
+    }
+}
+
+/// What connection tracking knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CtKey {
+    State,
+    Status,
+}
+
+impl CtKey {
+    pub(super) fn number(self) -> u32 {
+        match self {
+            Self::State => 0,
+            Self::Status => 2,
+        }
+    }
+
+    pub(super) fn from_number(number: u32) -> Option<Self> {
+        [Self::State, Self::Status]
+            .into_iter()
+            .find(|key| key.number() == number)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PayloadBase {
+    Network,
+    Transport,
+}
+
+impl PayloadBase {
+    pub(super) fn number(self) -> u32 {
+        match self {
+            Self::Network => 1,
+            Self::Transport => 2,
+        }
+    }
+
+    pub(super) fn from_number(number: u32) -> Option<Self> {
+        [Self::Network, Self::Transport]
+            .into_iter()
+            .find(|base| base.number() == number)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    Equal,
+    NotEqual,
+}
+
+impl Op {
+    pub(super) fn number(self) -> u32 {
+        match self {
+            Self::Equal => 0,
+            Self::NotEqual => 1,
+        }
+    }
+
+    pub(super) fn from_number(number: u32) -> Option<Self> {
+        [Self::Equal, Self::NotEqual]
+            .into_iter()
+            .find(|op| op.number() == number)
+    }
+}
+
+/// Which address's type a route lookup asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FibFlags {
+    Source,
+    Destination,
+}
+
+impl FibFlags {
+    pub(super) fn number(self) -> u32 {
+        match self {
+            Self::Source => 1,
+            Self::Destination => 2,
+        }
+    }
+
+    pub(super) fn from_number(number: u32) -> Option<Self> {
+        [Self::Source, Self::Destination]
+            .into_iter()
+            .find(|flags| flags.number() == number)
+    }
+}
+
+/// One instruction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expr {
+    Payload {
+        base: PayloadBase,
+        offset: u32,
+        length: u32,
+        to: Register,
+    },
+    Meta {
+        key: MetaKey,
+        to: Register,
+    },
+    SetMeta {
+        key: MetaKey,
+        from: Register,
+    },
+    Ct {
+        key: CtKey,
+        to: Register,
+    },
+    /// The type (local, broadcast, ...) of the packet's source or destination address.
+    FibType {
+        flags: FibFlags,
+        to: Register,
+    },
+    /// A random number in `offset..offset + modulus`.
+    Numgen {
+        modulus: u32,
+        offset: u32,
+        to: Register,
+    },
+    Compare {
+        op: Op,
+        from: Register,
+        data: Box<[u8]>,
+    },
+    /// `to = (from & mask) ^ xor`
+    Bitwise {
+        from: Register,
+        to: Register,
+        mask: Box<[u8]>,
+        xor: Box<[u8]>,
+    },
+    Load {
+        to: Register,
+        data: Box<[u8]>,
+    },
+    Verdict(Verdict),
+    /// Goes on if the key is in the set (or is not).
+    Lookup {
+        set: Arc<str>,
+        key: Register,
+        inverted: bool,
+    },
+    /// Goes on with the data of the key, if there is any.
+    LookupData {
+        set: Arc<str>,
+        key: Register,
+        to: Register,
+    },
+    /// Does what the key's verdict says, if there is any.
+    LookupVerdict {
+        set: Arc<str>,
+        key: Register,
+    },
+    Dnat {
+        family: u8,
+        address: Register,
+        port: Register,
+    },
+    Masquerade {
+        fully_random: bool,
+    },
+    /// An ICMP error of the table's family.
+    Reject {
+        code: u8,
+    },
+    /// Adds the key, or makes it live on, for a time in milliseconds.
+    Update {
+        set: Arc<str>,
+        key: Register,
+        timeout: u64,
+    },
+    /// Something that we do not write.
+    Unknown(Box<str>),
+}
+
+/// Names of expressions and their attributes.
+pub(super) mod code {
+    pub(in super::super) const NAME: u16 = 1;
+    pub(in super::super) const BODY: u16 = 2;
+    pub(in super::super) const NAT_TYPE_DNAT: u32 = 1;
+    pub(in super::super) const MASQUERADE_FULLY_RANDOM: u32 = 1 << 4;
+    pub(in super::super) const REJECT_ICMP: u32 = 0;
+    pub(in super::super) const FIB_RESULT_TYPE: u32 = 3;
+    pub(in super::super) const NUMGEN_RANDOM: u32 = 1;
+    pub(in super::super) const DYNSET_UPDATE: u32 = 1;
+    pub(in super::super) const LOOKUP_INVERTED: u32 = 1;
+}
+
+impl Expr {
+    fn name(&self) -> &str {
+        match self {
+            Self::Payload { .. } => "payload",
+            Self::Meta { .. } | Self::SetMeta { .. } => "meta",
+            Self::Ct { .. } => "ct",
+            Self::FibType { .. } => "fib",
+            Self::Numgen { .. } => "numgen",
+            Self::Compare { .. } => "cmp",
+            Self::Bitwise { .. } => "bitwise",
+            Self::Load { .. } | Self::Verdict(_) => "immediate",
+            Self::Lookup { .. } | Self::LookupData { .. } | Self::LookupVerdict { .. } => "lookup",
+            Self::Dnat { .. } => "nat",
+            Self::Masquerade { .. } => "masq",
+            Self::Reject { .. } => "reject",
+            Self::Update { .. } => "dynset",
+            Self::Unknown(name) => name,
+        }
+    }
+
+    pub(super) fn encode(&self, w: &mut Writer) {
+        w.nest(attr::LIST_ITEM, |w| {
+            w.str(code::NAME, self.name());
+            w.nest(code::BODY, |w| self.encode_body(w));
+        });
+    }
+
+    fn encode_body(&self, w: &mut Writer) {
+        let words = |w: &mut Writer, values: &[u32]| {
+            for (index, value) in values.iter().enumerate() {
+                w.be32(index as u16 + 1, *value);
+            }
+        };
+        let data =
+            |w: &mut Writer, kind: u16, bytes: &[u8]| w.nest(kind, |w| w.attr(attr::DATA_VALUE, bytes));
+        match self {
+            Self::Payload {
+                base,
+                offset,
+                length,
+                to,
+            } => words(w, &[to.number(), base.number(), *offset, *length]),
+            Self::Meta { key, to } => words(w, &[to.number(), key.number()]),
+            Self::SetMeta { key, from } => {
+                w.be32(2, key.number());
+                w.be32(3, from.number());
+            }
+            Self::Ct { key, to } => words(w, &[to.number(), key.number()]),
+            Self::FibType { flags, to } => words(w, &[to.number(), code::FIB_RESULT_TYPE, flags.number()]),
+            Self::Numgen { modulus, offset, to } => {
+                words(w, &[to.number(), *modulus, code::NUMGEN_RANDOM, *offset]);
+            }
+            Self::Compare {
+                op,
+                from,
+                data: bytes,
+            } => {
+                words(w, &[from.number(), op.number()]);
+                data(w, 3, bytes);
+            }
+            Self::Bitwise { from, to, mask, xor } => {
+                words(w, &[from.number(), to.number(), mask.len() as u32]);
+                data(w, 4, mask);
+                data(w, 5, xor);
+            }
+            Self::Load { to, data: bytes } => {
+                w.be32(1, to.number());
+                data(w, 2, bytes);
+            }
+            Self::Verdict(verdict) => {
+                w.be32(1, VERDICT_REGISTER);
+                w.nest(2, |w| verdict.encode(w));
+            }
+            Self::Lookup { set, key, inverted } => {
+                w.str(1, set);
+                w.be32(2, key.number());
+                if *inverted {
+                    w.be32(5, code::LOOKUP_INVERTED);
+                }
+            }
+            Self::LookupData { set, key, to } => {
+                w.str(1, set);
+                words_from(w, 2, &[key.number(), to.number()]);
+            }
+            Self::LookupVerdict { set, key } => {
+                w.str(1, set);
+                words_from(w, 2, &[key.number(), VERDICT_REGISTER]);
+            }
+            Self::Dnat {
+                family,
+                address,
+                port,
+            } => {
+                words(w, &[code::NAT_TYPE_DNAT, u32::from(*family), address.number()]);
+                w.be32(5, port.number());
+            }
+            Self::Masquerade { fully_random } => {
+                if *fully_random {
+                    w.be32(1, code::MASQUERADE_FULLY_RANDOM);
+                }
+            }
+            Self::Reject { code: icmp } => {
+                w.be32(1, code::REJECT_ICMP);
+                w.u8(2, *icmp);
+            }
+            Self::Update { set, key, timeout } => {
+                w.str(1, set);
+                words_from(w, 3, &[code::DYNSET_UPDATE, key.number()]);
+                w.be64(6, *timeout);
+            }
+            Self::Unknown(_) => {}
+        }
+    }
+}
+
+fn words_from(w: &mut Writer, first: u16, values: &[u32]) {
+    for (index, value) in values.iter().enumerate() {
+        w.be32(first + index as u16, *value);
+    }
+}

@@ -1,0 +1,197 @@
+//! nf_tables over netlink: objects as values, transactions, listing, notifications. Runs no `nft`.
+//! May touch the kernel's nf_tables and nothing else; it has never heard of a Service.
+//! Always holds: what is written here can be listed and loaded again by `nft` 1.0.6 and later, and a refused
+//! transaction names the object that caused it.
+
+mod batch;
+mod bytes;
+mod client;
+mod decode;
+mod expr;
+mod monitor;
+mod set;
+mod userdata;
+
+pub use batch::{Batch, Object};
+pub use bytes::{Bytes, Data, Key};
+pub use client::{Client, Counter, Error, Generation, TableInfo};
+pub use expr::{CtKey, Expr, FibFlags, MetaKey, Op, PayloadBase, Register, Verdict};
+pub use monitor::{Change, Monitor, Received, Transaction};
+pub use set::{DataType, Element, Field, SetDecl, Value};
+pub use userdata::MAX_COMMENT;
+
+use std::sync::Arc;
+
+/// The address family of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// `ip`
+    Ip,
+    /// `ip6`
+    Ip6,
+}
+
+impl Family {
+    /// The number that the kernel knows it by.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Ip => 2,
+            Self::Ip6 => 10,
+        }
+    }
+
+    /// The word that `nft` knows it by.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ip => "ip",
+            Self::Ip6 => "ip6",
+        }
+    }
+}
+
+/// A chain, without its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainDecl {
+    pub name: Arc<str>,
+    /// Where packets enter it by themselves; `None` for chains that rules lead to.
+    pub base: Option<BaseChain>,
+    pub comment: Option<Arc<str>>,
+}
+
+/// How a base chain hangs in the packets' path. The policy is always to accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BaseChain {
+    pub kind: ChainKind,
+    pub hook: Hook,
+    pub priority: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainKind {
+    Filter,
+    Nat,
+}
+
+impl ChainKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Filter => "filter",
+            Self::Nat => "nat",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    Prerouting,
+    Input,
+    Forward,
+    Output,
+    Postrouting,
+}
+
+impl Hook {
+    const ALL: [Self; 5] = [
+        Self::Prerouting,
+        Self::Input,
+        Self::Forward,
+        Self::Output,
+        Self::Postrouting,
+    ];
+
+    fn number(self) -> u32 {
+        match self {
+            Self::Prerouting => 0,
+            Self::Input => 1,
+            Self::Forward => 2,
+            Self::Output => 3,
+            Self::Postrouting => 4,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Prerouting => "prerouting",
+            Self::Input => "input",
+            Self::Forward => "forward",
+            Self::Output => "output",
+            Self::Postrouting => "postrouting",
+        }
+    }
+}
+
+/// A rule as the kernel holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub expressions: Vec<Expr>,
+    pub comment: Option<Arc<str>>,
+}
+
+/// Subsystem of nf_tables messages within netfilter's netlink.
+const SUBSYSTEM: u16 = 10 << 8;
+
+/// Message types.
+mod msg {
+    pub(super) const NEW_TABLE: u16 = 0;
+    pub(super) const GET_TABLE: u16 = 1;
+    pub(super) const DEL_TABLE: u16 = 2;
+    pub(super) const NEW_CHAIN: u16 = 3;
+    pub(super) const GET_CHAIN: u16 = 4;
+    pub(super) const DEL_CHAIN: u16 = 5;
+    pub(super) const NEW_RULE: u16 = 6;
+    pub(super) const GET_RULE: u16 = 7;
+    pub(super) const DEL_RULE: u16 = 8;
+    pub(super) const NEW_SET: u16 = 9;
+    pub(super) const GET_SET: u16 = 10;
+    pub(super) const DEL_SET: u16 = 11;
+    pub(super) const NEW_ELEMENT: u16 = 12;
+    pub(super) const GET_ELEMENT: u16 = 13;
+    pub(super) const DEL_ELEMENT: u16 = 14;
+    pub(super) const NEW_GENERATION: u16 = 15;
+    pub(super) const GET_GENERATION: u16 = 16;
+}
+
+/// Attributes; the kernel numbers them anew for each kind of object.
+mod attr {
+    pub(super) const LIST_ITEM: u16 = 1;
+    pub(super) const TABLE_NAME: u16 = 1;
+    pub(super) const TABLE_FLAGS: u16 = 2;
+    pub(super) const TABLE_USERDATA: u16 = 6;
+    pub(super) const CHAIN_TABLE: u16 = 1;
+    pub(super) const CHAIN_NAME: u16 = 3;
+    pub(super) const CHAIN_HOOK: u16 = 4;
+    pub(super) const CHAIN_POLICY: u16 = 5;
+    pub(super) const CHAIN_TYPE: u16 = 7;
+    pub(super) const CHAIN_USERDATA: u16 = 12;
+    pub(super) const HOOK_NUMBER: u16 = 1;
+    pub(super) const HOOK_PRIORITY: u16 = 2;
+    pub(super) const RULE_TABLE: u16 = 1;
+    pub(super) const RULE_CHAIN: u16 = 2;
+    pub(super) const RULE_EXPRESSIONS: u16 = 4;
+    pub(super) const RULE_USERDATA: u16 = 7;
+    pub(super) const SET_TABLE: u16 = 1;
+    pub(super) const SET_NAME: u16 = 2;
+    pub(super) const SET_FLAGS: u16 = 3;
+    pub(super) const SET_KEY_TYPE: u16 = 4;
+    pub(super) const SET_KEY_LEN: u16 = 5;
+    pub(super) const SET_DATA_TYPE: u16 = 6;
+    pub(super) const SET_DATA_LEN: u16 = 7;
+    pub(super) const SET_ID: u16 = 10;
+    pub(super) const SET_USERDATA: u16 = 13;
+    pub(super) const SET_EXPR: u16 = 17;
+    pub(super) const ELEMENTS_TABLE: u16 = 1;
+    pub(super) const ELEMENTS_SET: u16 = 2;
+    pub(super) const ELEMENTS_LIST: u16 = 3;
+    pub(super) const ELEMENT_KEY: u16 = 1;
+    pub(super) const ELEMENT_DATA: u16 = 2;
+    pub(super) const ELEMENT_FLAGS: u16 = 3;
+    pub(super) const ELEMENT_USERDATA: u16 = 6;
+    pub(super) const ELEMENT_EXPR: u16 = 7;
+    pub(super) const DATA_VALUE: u16 = 1;
+    pub(super) const DATA_VERDICT: u16 = 2;
+    pub(super) const VERDICT_CODE: u16 = 1;
+    pub(super) const VERDICT_CHAIN: u16 = 2;
+    pub(super) const GENERATION_ID: u16 = 1;
+    pub(super) const GENERATION_PID: u16 = 2;
+    pub(super) const GENERATION_PROCESS: u16 = 3;
+}

@@ -1,0 +1,237 @@
+//! One request to the API server: paced, counted, bounded in time, and with errors that a person can act on.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+use serde::Deserialize;
+use tokio::time::{Instant, timeout};
+
+use super::backoff::Limiter;
+use super::frame::excerpt;
+use super::requests::Requests;
+
+/// How much of an error's text is read.
+const MAX_STATUS: usize = 64 << 10;
+
+/// A connection to an API server, ready to be asked; cheap to clone.
+#[derive(Clone)]
+pub struct Api {
+    client: Client,
+    server: Arc<str>,
+    limiter: Arc<Option<Limiter>>,
+    requests: Arc<Requests>,
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Api")
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What went wrong with a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    #[error("cannot reach {url}: {reason}")]
+    Unreachable { url: String, reason: String },
+    #[error("no answer from {url} within {} s", .within.as_secs_f32())]
+    Slow { url: String, within: Duration },
+    #[error("{url} answered {code}: {reason}")]
+    Status {
+        url: String,
+        code: u16,
+        reason: String,
+        retry_after: Option<Duration>,
+    },
+    #[error("{url} answered with something that is no use: {reason}")]
+    Garbage { url: String, reason: String },
+}
+
+/// The object in which an API server explains itself.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Status {
+    pub(super) code: Option<u16>,
+    pub(super) message: Option<String>,
+    pub(super) reason: Option<String>,
+}
+
+impl Api {
+    pub(super) fn new(client: Client, server: String, qps: f32, burst: u32) -> Self {
+        Api {
+            client,
+            server: server.trim_end_matches('/').into(),
+            limiter: Arc::new(Limiter::new(qps, burst)),
+            requests: Arc::default(),
+        }
+    }
+
+    /// The server's address, as errors show it.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Counters for the metrics.
+    pub fn requests(&self) -> &Arc<Requests> {
+        &self.requests
+    }
+
+    /// The plain client, for what is not offered here; its requests are neither paced nor counted.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Sends a request when its turn has come; `within` bounds the time until the answer begins. An answer that is
+    /// not a success is an error with the server's reason.
+    pub async fn send(&self, request: Request<Body>, within: Duration) -> Result<Response<Body>, Trouble> {
+        if let Some(limiter) = self.limiter.as_ref() {
+            limiter.turn().await;
+        }
+        let method = request.method().clone();
+        let url = format!("{}{}", self.server, request.uri());
+        let started = Instant::now();
+        let answer = timeout(within, self.client.send(request)).await;
+        let code = answer
+            .as_ref()
+            .ok()
+            .and_then(|sent| sent.as_ref().ok())
+            .map(|answer| answer.status().as_u16());
+        self.requests.note(method.as_str(), code, started.elapsed());
+        match answer {
+            Err(_) => Err(Trouble::Slow { url, within }),
+            Ok(Err(error)) => Err(Trouble::Unreachable {
+                url,
+                reason: chain(&error),
+            }),
+            Ok(Ok(answer)) if answer.status().is_success() => Ok(answer),
+            Ok(Ok(answer)) => Err(refusal(url, answer, within).await),
+        }
+    }
+
+    pub(super) async fn get(&self, path: &str, within: Duration) -> Result<Answer, Trouble> {
+        let request = Request::builder()
+            .method(Method::GET)
+            .uri(path)
+            .header(header::ACCEPT, "application/json")
+            .body(Body::empty())
+            .map_err(|error| Trouble::Unreachable {
+                url: path.to_owned(),
+                reason: error.to_string(),
+            })?;
+        let response = self.send(request, within).await?;
+        Ok(Answer {
+            url: format!("{}{path}", self.server),
+            body: response.into_body(),
+        })
+    }
+}
+
+/// A successful answer whose body arrives piece by piece.
+pub(super) struct Answer {
+    pub(super) url: String,
+    body: Body,
+}
+
+/// What a body brought.
+pub(super) enum Piece {
+    Data(Bytes),
+    End,
+    /// Nothing, for as long as was allowed.
+    Silence,
+}
+
+impl Answer {
+    pub(super) async fn piece(&mut self, within: Duration) -> Result<Piece, Trouble> {
+        loop {
+            match timeout(within, self.body.frame()).await {
+                Err(_) => return Ok(Piece::Silence),
+                Ok(None) => return Ok(Piece::End),
+                Ok(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Piece::Data(data));
+                    }
+                }
+                Ok(Some(Err(error))) => {
+                    let reason = format!("the answer broke off: {}", chain(&error));
+                    return Err(Trouble::Unreachable {
+                        url: self.url.clone(),
+                        reason,
+                    });
+                }
+            }
+        }
+    }
+
+    pub(super) fn garbage(&self, reason: impl ToString) -> Trouble {
+        Trouble::Garbage {
+            url: self.url.clone(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+impl Status {
+    /// What a person should read.
+    pub(super) fn text(self) -> String {
+        self.message
+            .filter(|text| !text.is_empty())
+            .or(self.reason)
+            .unwrap_or_else(|| "no reason given".into())
+    }
+}
+
+async fn refusal(url: String, answer: Response<Body>, within: Duration) -> Trouble {
+    let code = answer.status();
+    let seconds = answer
+        .headers()
+        .get(header::RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.parse().ok());
+    let mut answer = Answer {
+        url,
+        body: answer.into_body(),
+    };
+    let mut text = Vec::new();
+    while let Ok(Piece::Data(data)) = answer.piece(within).await {
+        text.extend_from_slice(&data[..data.len().min(MAX_STATUS - text.len())]);
+        if text.len() == MAX_STATUS {
+            break;
+        }
+    }
+    let reason = match serde_json::from_slice::<Status>(&text) {
+        Ok(status) => status.text(),
+        Err(_) if text.is_empty() => reason_phrase(code).to_owned(),
+        Err(_) => excerpt(&text),
+    };
+    Trouble::Status {
+        url: answer.url,
+        code: code.as_u16(),
+        reason,
+        retry_after: seconds.map(Duration::from_secs),
+    }
+}
+
+fn reason_phrase(code: StatusCode) -> &'static str {
+    code.canonical_reason().unwrap_or("no reason given")
+}
+
+/// An error with its causes; client libraries keep the useful part in the innermost.
+pub(super) fn chain(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    text
+}

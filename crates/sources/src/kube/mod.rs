@@ -1,0 +1,108 @@
+//! Facts from a Kubernetes API server.
+//!
+//! Four followers, one per kind, each with its own list/watch loop over the slim types of `objects`; no store of
+//! objects, only names and versions. Talks to the API server and to nothing else. Whatever the server does or
+//! fails to do, what was published stays in force, and only a complete list makes an object disappear unseen.
+//!
+//! The answers are asked for as JSON: the configured content type is accepted and has no effect, since the client
+//! library has no protobuf, and decoding only the fields in use costs less than a full protobuf decode would.
+
+mod api;
+mod backoff;
+mod connect;
+mod follow;
+mod frame;
+mod health;
+mod known;
+mod proxy;
+mod requests;
+mod resource;
+
+pub use api::{Api, Trouble};
+pub use connect::{ConnectError, Connection};
+pub use requests::{REQUEST_SECONDS, RequestCount, RequestTimes, Requests};
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use follow::Follower;
+use resource::Resource;
+
+use crate::assemble::Mailbox;
+use crate::convert::Interner;
+
+/// The followers' patience.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timing {
+    pub backoff_first: Duration,
+    pub backoff_most: Duration,
+    /// Until an answer begins, and between the pieces of a list.
+    pub answer: Duration,
+    /// How many seconds a watch may last.
+    pub watch: Range<u64>,
+    /// How long a watch may be silent before it counts as dead. Servers send a bookmark about every minute.
+    pub silence: Duration,
+    /// How long a watch must stay open before it counts as working, after it did not.
+    pub settle: Duration,
+    /// Until a resource that the cluster does not serve is looked for again.
+    pub missing: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing {
+            backoff_first: Duration::from_millis(800),
+            backoff_most: Duration::from_secs(30),
+            answer: Duration::from_secs(30),
+            watch: 300..600,
+            silence: Duration::from_secs(180),
+            settle: Duration::from_secs(1),
+            missing: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Follows a cluster on behalf of one node.
+#[derive(Debug)]
+pub struct KubeSource {
+    api: Api,
+    node_name: String,
+    timing: Timing,
+}
+
+impl KubeSource {
+    pub fn new(api: Api, node_name: &str) -> Self {
+        KubeSource {
+            api,
+            node_name: node_name.to_owned(),
+            timing: Timing::default(),
+        }
+    }
+
+    pub fn with_timing(self, timing: Timing) -> Self {
+        KubeSource { timing, ..self }
+    }
+
+    /// Feeds the mailbox for ever: every kind of [`crate::Kind::ALL`]. Dropping the future ends it at once.
+    pub async fn run(self, mailbox: Arc<Mailbox>) {
+        let interner = Arc::new(Interner::default());
+        let resources = [
+            Resource::Services,
+            Resource::EndpointSlices,
+            Resource::Node(self.node_name),
+            Resource::ServiceCidrs,
+        ];
+        let followers = resources.map(|resource| {
+            Follower::new(
+                self.api.clone(),
+                mailbox.clone(),
+                interner.clone(),
+                self.timing.clone(),
+                resource,
+            )
+            .run()
+        });
+        futures::future::join_all(followers).await;
+    }
+}

@@ -1,0 +1,183 @@
+//! One watch: the state it starts from, then every change, until someone ends it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::kinds::Kind;
+use super::query::Query;
+use super::selector::Selector;
+use super::store::{Change, Object, Store, Tick};
+
+const BOOKMARK_EVERY: Duration = Duration::from_secs(30);
+
+type Ticks = tokio::sync::watch::Receiver<Tick>;
+
+/// What a client asked to watch.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) kind: &'static Kind,
+    pub(super) namespace: Option<String>,
+    pub(super) selector: Selector,
+    /// 0: begin with what stands now.
+    pub(super) from: u64,
+    pub(super) initial: bool,
+    pub(super) bookmarks: bool,
+    pub(super) limit: Option<Duration>,
+    pub(super) cut_after: Option<u64>,
+}
+
+impl Watch {
+    pub(super) fn new(
+        kind: &'static Kind,
+        namespace: Option<&str>,
+        selector: Selector,
+        query: &Query,
+        cut_after: Option<u64>,
+    ) -> Watch {
+        Watch {
+            kind,
+            namespace: namespace.map(str::to_owned),
+            selector,
+            from: query.number("resourceVersion").unwrap_or(0),
+            initial: query.is_set("sendInitialEvents"),
+            bookmarks: query.is_set("allowWatchBookmarks"),
+            limit: query.number("timeoutSeconds").map(Duration::from_secs),
+            cut_after,
+        }
+    }
+
+    fn covers(&self, object: &Object) -> bool {
+        self.namespace
+            .as_deref()
+            .is_none_or(|ns| ns == object.namespace())
+            && self.selector.selects(&object.value)
+    }
+
+    /// Sends until the client goes, the time is up, or the server cuts it off.
+    pub(super) async fn run(self, store: Arc<Store>, to: mpsc::Sender<Bytes>) {
+        // ticks before state: a change between the two is seen twice as a tick, never missed
+        let (mut ticks, _open) = store.watch();
+        let first = *ticks.borrow_and_update();
+        let mut out = Sender {
+            to,
+            sent: 0,
+            limit: self.cut_after,
+        };
+        let mut version = self.from;
+        if self.initial || version == 0 {
+            let (now, objects) = store.list(self.kind);
+            version = now;
+            for object in objects.iter().filter(|o| self.covers(o)) {
+                if out.event("ADDED", &object.json).await.is_none() {
+                    return;
+                }
+            }
+            if self.initial && out.bookmark(self.kind, version, true).await.is_none() {
+                return;
+            }
+        }
+        let _ = self.follow(&store, &mut ticks, first, version, &mut out).await;
+    }
+
+    async fn follow(
+        &self,
+        store: &Store,
+        ticks: &mut Ticks,
+        first: Tick,
+        mut version: u64,
+        out: &mut Sender,
+    ) -> Option<()> {
+        let end = Instant::now() + self.limit.unwrap_or(Duration::from_secs(86_400));
+        let mut bookmarks = first.bookmarks;
+        let mut next_bookmark = Instant::now() + BOOKMARK_EVERY;
+        loop {
+            let tick = *ticks.borrow_and_update();
+            if tick.cuts != first.cuts {
+                return None;
+            }
+            let changes = store.since(version).filter(|_| tick.expiries == first.expiries);
+            let Some(changes) = changes else {
+                return out.event("ERROR", gone().to_string().as_bytes()).await;
+            };
+            for change in &changes {
+                self.forward(change, out).await?;
+                version = change.version;
+            }
+            // history is written before the tick, so everything up to the tick's version has been sent
+            version = version.max(tick.version);
+            if tick.bookmarks != bookmarks || Instant::now() >= next_bookmark {
+                bookmarks = tick.bookmarks;
+                next_bookmark = Instant::now() + BOOKMARK_EVERY;
+                if self.bookmarks {
+                    out.bookmark(self.kind, version, false).await?;
+                }
+            }
+            tokio::select! {
+                changed = ticks.changed() => changed.ok()?,
+                () = tokio::time::sleep_until(next_bookmark) => {}
+                () = tokio::time::sleep_until(end) => return None,
+                () = out.to.closed() => return None,
+            }
+        }
+    }
+
+    /// The change as this watch sees it: an object can come into and go out of its selector.
+    async fn forward(&self, change: &Change, out: &mut Sender) -> Option<()> {
+        if change.kind != self.kind {
+            return Some(());
+        }
+        let before = change.old.as_ref().filter(|o| self.covers(o));
+        let now = change.new.as_ref().filter(|o| self.covers(o));
+        match (before, now) {
+            (None, None) => Some(()),
+            (None, Some(new)) => out.event("ADDED", &new.json).await,
+            (Some(_), Some(new)) => out.event("MODIFIED", &new.json).await,
+            (Some(old), None) => out.event("DELETED", &old.at_version(change.version).json).await,
+        }
+    }
+}
+
+struct Sender {
+    to: mpsc::Sender<Bytes>,
+    sent: u64,
+    limit: Option<u64>,
+}
+
+impl Sender {
+    /// `None`: the watch is over.
+    async fn event(&mut self, what: &str, object: &[u8]) -> Option<()> {
+        if self.limit.is_some_and(|limit| self.sent >= limit) {
+            return None;
+        }
+        self.sent += 1;
+        let mut line = Vec::with_capacity(object.len() + 40);
+        line.extend_from_slice(format!(r#"{{"type":"{what}","object":"#).as_bytes());
+        line.extend_from_slice(object);
+        line.extend_from_slice(b"}\n");
+        self.to.send(line.into()).await.ok()
+    }
+
+    async fn bookmark(&mut self, kind: &Kind, version: u64, initial: bool) -> Option<()> {
+        let mut object = json!({
+            "kind": kind.kind, "apiVersion": kind.api_version(),
+            "metadata": {"resourceVersion": version.to_string(), "creationTimestamp": null},
+        });
+        if initial {
+            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        self.event("BOOKMARK", object.to_string().as_bytes()).await
+    }
+}
+
+fn gone() -> Value {
+    super::http::status(
+        410,
+        "Expired",
+        "The resourceVersion for the provided watch is too old.",
+    )
+}

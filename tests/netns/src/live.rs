@@ -1,0 +1,311 @@
+//! Cases where the cluster, the proxy or its rules change while packets flow.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use ferry_lab::netns::{Answer, Probe, Proto};
+use ferry_lab::patience;
+use serde_json::Value;
+
+use crate::objects::{self, CLUSTER_CIDR, Endpoint, POD1, POD1_V6, POD2, RPOD1, RPOD1_V6, RPOD2};
+use crate::traffic::{Conversation, Shot, Stream};
+use crate::{Mode, Stage};
+
+const VIP: &str = "10.96.9.1";
+const VIP_V6: &str = "fd00:10:96::91";
+const PAUSE: Duration = Duration::from_millis(10);
+
+fn stage(mode: Mode, objects: &[Value]) -> Result<Stage> {
+    Stage::up(mode, &[CLUSTER_CIDR.to_owned()], objects)
+}
+
+fn probe(from: &str, to: &str, proto: Proto) -> Result<Probe> {
+    Ok(Probe::new(from, to.parse()?, 80, proto))
+}
+
+/// Streams from every kind of client, over both protocols and families.
+fn streams(stage: &Stage) -> Result<Vec<(String, Stream)>> {
+    let kinds = [
+        ("pod2", VIP, Proto::Tcp),
+        ("pod2", VIP, Proto::Udp),
+        ("client", VIP, Proto::Tcp),
+        ("node", VIP, Proto::Tcp),
+        ("pod2", VIP_V6, Proto::Tcp),
+        ("client", VIP_V6, Proto::Udp),
+    ];
+    let start = |(from, to, proto): (&str, &str, Proto)| {
+        let stream = Stream::start(stage.network(), probe(from, to, proto)?, PAUSE)?;
+        Ok((format!("{from} -> {to}/{proto}"), stream))
+    };
+    kinds.into_iter().map(start).collect()
+}
+
+fn stop(streams: Vec<(String, Stream)>) -> Result<Vec<(String, Vec<Shot>)>> {
+    streams
+        .into_iter()
+        .map(|(name, stream)| Ok((name, stream.stop()?)))
+        .collect()
+}
+
+fn dual_stack_service(v4: &[Endpoint], v6: &[Endpoint]) -> Vec<Value> {
+    let mut objects = vec![objects::service("web", &[VIP, VIP_V6])];
+    objects.extend(slices(v4, v6));
+    objects
+}
+
+fn slices(v4: &[Endpoint], v6: &[Endpoint]) -> [Value; 2] {
+    [
+        objects::slice("web", "IPv4", v4),
+        objects::slice("web", "IPv6", v6),
+    ]
+}
+
+/// Waits until every family has that answer.
+fn settle(stage: &Stage, want: &Answer) -> Result<()> {
+    let probes = [
+        probe("pod2", VIP, Proto::Tcp)?,
+        probe("client", VIP, Proto::Udp)?,
+        probe("pod2", VIP_V6, Proto::Tcp)?,
+    ];
+    let mut last = Vec::new();
+    let settled = ferry_lab::wait_until(Duration::from_secs(8), || {
+        last = stage.network().replies(&probes).unwrap_or_default();
+        !last.is_empty() && last.iter().flatten().all(|reply| reply.answer == *want)
+    });
+    ensure!(settled, "want {want:?} from all, got {last:#?}");
+    Ok(())
+}
+
+/// 0 -> 1 -> 0 endpoints again and again: every packet is served by the endpoint or refused, at its time.
+pub fn no_endpoint_one_endpoint(mode: Mode) -> Result<()> {
+    let mut stage = stage(mode, &dual_stack_service(&[], &[]))?;
+    settle(&stage, &Answer::Refused)?;
+    let traffic = streams(&stage)?;
+    // (from, to, answer): between the two every packet sent has that answer
+    let mut calm: Vec<(Instant, Instant, Answer)> = Vec::new();
+    for round in 0..10 {
+        let up = round % 2 == 0;
+        let (v4, v6): (&[_], &[_]) = if up { (&[POD1], &[POD1_V6]) } else { (&[], &[]) };
+        stage.change(&slices(v4, v6), &[])?;
+        let answer = if up { Answer::Ok } else { Answer::Refused };
+        settle(&stage, &answer).with_context(|| format!("round {round}"))?;
+        let begin = Instant::now();
+        std::thread::sleep(Duration::from_millis(200));
+        calm.push((begin, Instant::now(), answer));
+    }
+    for (name, shots) in stop(traffic)? {
+        let wrong = shots.iter().find(|shot| is_wrong(shot, mode, &calm));
+        ensure!(wrong.is_none(), "{name}: {wrong:?} of {} shots", shots.len());
+        ensure!(shots.len() > 100, "{name}: only {} shots", shots.len());
+    }
+    stage.finish()
+}
+
+fn is_wrong(shot: &Shot, mode: Mode, calm: &[(Instant, Instant, Answer)]) -> bool {
+    if let Some((_, _, answer)) = calm
+        .iter()
+        .find(|(from, to, _)| (*from..*to).contains(&shot.sent))
+    {
+        return shot.reply.answer != *answer || is_stranger(shot, &[POD1, POD1_V6]);
+    }
+    // iptables has no transaction over its tables: a packet between the two may find neither rule
+    let lost = shot.reply.answer == Answer::Timeout && mode != Mode::Nftables;
+    !(shot.is_ok() || shot.reply.answer == Answer::Refused || lost) || is_stranger(shot, &[POD1, POD1_V6])
+}
+
+/// Was it answered by someone who is no endpoint of the service?
+fn is_stranger(shot: &Shot, endpoints: &[Endpoint]) -> bool {
+    shot.backend()
+        .is_some_and(|ip| !endpoints.iter().any(|(address, _)| *address == ip.to_string()))
+}
+
+/// The pool grows, shrinks and is replaced: no packet is lost, none goes where no endpoint ever was.
+pub fn scaling(mode: Mode) -> Result<()> {
+    let pools: [(&[Endpoint], &[Endpoint]); 6] = [
+        (&[POD1, RPOD1], &[POD1_V6]),
+        (&[POD1, POD2, RPOD1, RPOD2], &[POD1_V6, RPOD1_V6]),
+        (&[RPOD1], &[RPOD1_V6]),
+        (&[POD1, RPOD2], &[POD1_V6]),
+        (&[POD1, RPOD2, RPOD1], &[POD1_V6, RPOD1_V6]),
+        (&[POD2], &[RPOD1_V6]),
+    ];
+    let mut stage = stage(mode, &dual_stack_service(pools[0].0, pools[0].1))?;
+    settle(&stage, &Answer::Ok)?;
+    let traffic = streams(&stage)?;
+    for (v4, v6) in pools.iter().cycle().take(18) {
+        stage.change(&slices(v4, v6), &[])?;
+        std::thread::sleep(Duration::from_millis(60));
+    }
+    for (name, shots) in stop(traffic)? {
+        let all = [POD1, POD2, RPOD1, RPOD2, POD1_V6, RPOD1_V6];
+        let wrong = shots.iter().find(|shot| !shot.is_ok() || is_stranger(shot, &all));
+        ensure!(wrong.is_none(), "{name}: {wrong:?} of {} shots", shots.len());
+    }
+    stage.finish()
+}
+
+/// `ferry` ends and starts again, gently and by force: connections live on and no new one fails.
+pub fn restart(mode: Mode) -> Result<()> {
+    let mut stage = stage(mode, &dual_stack_service(&[POD1, RPOD1], &[POD1_V6, RPOD1_V6]))?;
+    settle(&stage, &Answer::Ok)?;
+    let talk = |from: &str, to: &str| -> Result<Conversation> {
+        Conversation::start(stage.network(), from, SocketAddr::new(to.parse()?, 80))
+    };
+    let talks = [
+        talk("pod2", VIP)?,
+        talk("client", VIP)?,
+        talk("node", VIP)?,
+        talk("client", VIP_V6)?,
+    ];
+    let traffic = streams(&stage)?;
+    for gently in [true, false, true] {
+        if gently {
+            stage.stop_proxy()?;
+        } else {
+            stage.kill_proxy()?;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        stage.start_proxy()?;
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    for (name, shots) in stop(traffic)? {
+        let failed = shots.iter().find(|shot| !shot.is_ok());
+        ensure!(failed.is_none(), "{name}: {failed:?} of {} shots", shots.len());
+    }
+    for talk in talks {
+        ensure!(talk.stop()? > 50, "a connection was hardly used");
+    }
+    stage.finish()
+}
+
+/// Someone flushes all rules: service is back within a second.
+pub fn flush(mode: Mode) -> Result<()> {
+    let flush = match mode {
+        Mode::Nftables => "nft flush ruleset",
+        Mode::Iptables | Mode::Userspace => {
+            "for t in iptables ip6tables; do $t -t nat -F; $t -t nat -X; $t -F; $t -X; $t -t mangle -F; $t -t mangle -X; done"
+        }
+        Mode::Ipvs => "ipvsadm -C",
+    };
+    let stage = stage(mode, &dual_stack_service(&[POD1], &[POD1_V6]))?;
+    settle(&stage, &Answer::Ok)?;
+    let traffic = streams(&stage)?;
+    std::thread::sleep(Duration::from_millis(300));
+    stage.network().node().sh(flush)?;
+    let flushed = Instant::now();
+    settle(&stage, &Answer::Ok).context("after the flush")?;
+    std::thread::sleep(Duration::from_millis(300));
+    let limit = patience(Duration::from_secs(1));
+    for (name, shots) in stop(traffic)? {
+        let last_failure = shots
+            .iter()
+            .filter(|shot| !shot.is_ok())
+            .map(|shot| shot.sent)
+            .max();
+        let down = last_failure.map_or(Duration::ZERO, |at| at.saturating_duration_since(flushed));
+        ensure!(down < limit, "{name}: down for {down:?} after the flush");
+    }
+    stage.finish()
+}
+
+const STICKY: u32 = 4;
+
+/// A client keeps its endpoint for the service's time after its last connection, and while the endpoint lives.
+pub fn affinity(mode: Mode) -> Result<()> {
+    let mut pool = vec![POD1, POD2, RPOD1, RPOD2];
+    let objects = [
+        objects::sticky_service("web", VIP, STICKY),
+        objects::slice("web", "IPv4", &pool),
+    ];
+    let mut stage = stage(mode, &objects)?;
+    let clients: Vec<IpAddr> = (150..162).map(|n| IpAddr::from([192, 0, 2, n])).collect();
+    for client in &clients {
+        stage
+            .network()
+            .host("client")?
+            .ip(&format!("addr add {client}/24 dev eth0"))?;
+    }
+    let first = learn(&stage, &clients)?;
+    let used: BTreeSet<&IpAddr> = first.values().collect();
+    ensure!(used.len() > 1, "{} clients all got {used:?}", clients.len());
+    keep(&stage, &clients, &first)?;
+    // ipvs remembers a client as long as the kernel remembers any of its connections, which is minutes
+    if mode != Mode::Ipvs {
+        std::thread::sleep(Duration::from_secs(u64::from(STICKY)) + patience(Duration::from_millis(1500)));
+        let later = learn(&stage, &clients)?;
+        ensure!(
+            later != first,
+            "after its time no client of {} was spread anew",
+            clients.len()
+        );
+    }
+    let before = learn(&stage, &clients)?;
+    let gone = before[&clients[0]];
+    pool.retain(|(address, _)| *address != gone.to_string());
+    stage.change(&[objects::slice("web", "IPv4", &pool)], &[])?;
+    let moved = |now: &BTreeMap<IpAddr, IpAddr>| now.values().all(|backend| *backend != gone);
+    let mut now = BTreeMap::new();
+    let left = ferry_lab::wait_until(Duration::from_secs(3), || {
+        now = learn(&stage, &clients).unwrap_or_default();
+        !now.is_empty() && moved(&now)
+    });
+    ensure!(
+        left,
+        "clients still go to {gone}, which is no endpoint any more: {now:?}"
+    );
+    let strayed = before
+        .iter()
+        .find(|(client, backend)| **backend != gone && now[*client] != **backend);
+    ensure!(
+        strayed.is_none(),
+        "{strayed:?} moved although its endpoint lives: {now:?}"
+    );
+    stage.finish()
+}
+
+/// Which endpoint each client has; an error if one has two.
+fn learn(stage: &Stage, clients: &[IpAddr]) -> Result<BTreeMap<IpAddr, IpAddr>> {
+    let to = VIP.parse()?;
+    let probes: Vec<Probe> = clients
+        .iter()
+        .map(|client| Probe {
+            bind: Some(*client),
+            ..Probe::new("client", to, 80, Proto::Tcp).times(4)
+        })
+        .collect();
+    let mut found = BTreeMap::new();
+    for (client, replies) in clients.iter().zip(stage.network().replies(&probes)?) {
+        let backends: BTreeSet<Option<IpAddr>> = replies
+            .iter()
+            .map(|r| r.seen.as_ref().map(|(at, _)| at.ip()))
+            .collect();
+        match backends.into_iter().collect::<Vec<_>>().as_slice() {
+            [Some(one)] => found.insert(*client, *one),
+            _ => bail!("{client} has no one endpoint: {replies:?}"),
+        };
+    }
+    Ok(found)
+}
+
+/// Connects every second for longer than the affinity's time: each connection renews it.
+fn keep(stage: &Stage, clients: &[IpAddr], first: &BTreeMap<IpAddr, IpAddr>) -> Result<()> {
+    let begin = Instant::now();
+    let mut last = begin;
+    while begin.elapsed() < Duration::from_secs(u64::from(STICKY) + 2) {
+        std::thread::sleep(Duration::from_secs(1));
+        let now = learn(stage, clients)?;
+        // a machine that stood still for so long proves nothing
+        ensure!(
+            last.elapsed() < Duration::from_secs(u64::from(STICKY)),
+            "the machine is too slow for this case"
+        );
+        ensure!(
+            now == *first,
+            "a client changed its endpoint in time: {first:?} {now:?}"
+        );
+        last = Instant::now();
+    }
+    Ok(())
+}

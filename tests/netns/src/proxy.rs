@@ -1,0 +1,192 @@
+//! The `ferry` program, running on the lab's node.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use ferry_lab::netns::Namespace;
+use ferry_lab::patience;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::Mode;
+
+const HEALTH: u16 = 10256;
+const METRICS: u16 = 10249;
+const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
+
+/// A running `ferry`. Dropping it kills the process; what it wrote into the kernel stays.
+#[derive(Debug)]
+pub struct Proxy {
+    child: Child,
+    log: PathBuf,
+    namespace: PathBuf,
+}
+
+impl Proxy {
+    /// Starts it with kube-proxy's own command line and whatever else is given.
+    pub fn start(
+        node: &Namespace,
+        mode: Mode,
+        dir: &Path,
+        source: &[String],
+        args: &[String],
+    ) -> Result<Proxy> {
+        let program = program()?;
+        let log = dir.join("ferry.log");
+        let file = File::options().create(true).append(true).open(&log)?;
+        let child = node
+            .command(&program)
+            .args(source)
+            .arg(format!("--proxy-mode={}", mode.as_str()))
+            .arg("--hostname-override=node-a")
+            .arg(format!("--status-socket={}", dir.join("status.sock").display()))
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        Ok(Proxy {
+            child,
+            log,
+            namespace: node.path(),
+        })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it is healthy and has synced.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        let end = Instant::now() + patience(Duration::from_secs(30));
+        loop {
+            if self.get(HEALTH, "/healthz").is_ok_and(|(code, _)| code == 200) && self.last_sync().is_some() {
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("ferry ended ({status}):\n{}", self.tail());
+            }
+            if Instant::now() > end {
+                bail!("ferry had no first sync in time:\n{}", self.tail());
+            }
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    /// Waits until it has synced after that moment, but not for ever: a change that changes nothing for the
+    /// kernel needs no sync.
+    pub fn wait_synced_since(&self, moment: SystemTime, limit: Duration) {
+        let moment = moment
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64();
+        ferry_lab::wait_until(limit, || self.last_sync().is_some_and(|at| at >= moment));
+    }
+
+    fn last_sync(&self) -> Option<f64> {
+        let (_, page) = self.get(METRICS, "/metrics").ok()?;
+        let values = page.lines().filter(|l| l.starts_with(LAST_SYNC));
+        let values = values.filter_map(|l| l.rsplit_once(' ')?.1.parse::<f64>().ok());
+        // one line for each family: the family that is behind counts
+        values
+            .fold(None, |least: Option<f64>, v| Some(least.map_or(v, |l| l.min(v))))
+            .filter(|v| *v > 0.0)
+    }
+
+    /// The page of a counter or gauge without labels.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let (_, page) = self.get(METRICS, "/metrics").ok()?;
+        page.lines()
+            .find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    /// A GET of one of its own ports: status code and body.
+    fn get(&self, port: u16, path: &str) -> Result<(u16, String)> {
+        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let limit = Duration::from_secs(5);
+        let namespace = &self.namespace;
+        let text = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| -> Result<String> {
+                ferry_lab::netns::enter(namespace)?;
+                let mut stream = TcpStream::connect_timeout(&at, limit)?;
+                stream.set_read_timeout(Some(limit))?;
+                write!(stream, "GET {path} HTTP/1.0\r\nHost: {at}\r\n\r\n")?;
+                let mut bytes = Vec::new();
+                stream.read_to_end(&mut bytes)?;
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
+            });
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
+        let (head, body) = text.split_once("\r\n\r\n").context("no HTTP answer")?;
+        let code = head
+            .split(' ')
+            .nth(1)
+            .and_then(|c| c.parse().ok())
+            .context("no status code")?;
+        Ok((code, body.to_owned()))
+    }
+
+    /// Ends it as a service manager does, and waits.
+    pub fn terminate(mut self) -> Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        let end = Instant::now() + patience(Duration::from_secs(15));
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > end {
+                bail!("ferry did not end after SIGTERM:\n{}", self.tail());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .context("no process id")?;
+        kill_process(pid, signal).context("cannot signal ferry")
+    }
+
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// The end of what it logged.
+    pub fn tail(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(25)..].join("\n")
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `FERRY_BIN`, or the program that cargo built beside the test that runs.
+pub(crate) fn program() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("FERRY_BIN") {
+        return Ok(path.into());
+    }
+    let me = std::env::current_exe()?;
+    let beside = me
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join("ferry"))
+        .find(|path| path.is_file());
+    beside.context("there is no ferry beside this test: `cargo build` first, or set FERRY_BIN")
+}

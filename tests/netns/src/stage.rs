@@ -1,0 +1,167 @@
+//! Everything a case needs: the network, the cluster, and `ferry` on the node.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use ferry_lab::api::{Api, default_objects};
+use ferry_lab::netns::{Network, Outcome, Probe};
+use ferry_lab::patience;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{Mode, Proxy};
+
+/// How long after a change the packets may still disagree.
+const SETTLE: Duration = Duration::from_secs(8);
+
+/// Changes reach the kernel at once: what is tested is where packets go, not how updates are paced. And a
+/// namespace may not change what is the whole machine's.
+const FLAGS: [&str; 3] = [
+    "--iptables-min-sync-period=0s",
+    "--ipvs-min-sync-period=0s",
+    "--conntrack-max-per-core=0",
+];
+
+#[derive(Debug)]
+pub struct Stage {
+    // the order of fields is the order of going: the proxy first, the network last
+    proxy: Option<Proxy>,
+    api: Api,
+    dir: TempDir,
+    network: Network,
+    mode: Mode,
+    args: Vec<String>,
+    kubeconfig: PathBuf,
+    watches: usize,
+}
+
+impl Stage {
+    /// A cluster with these objects beside the node, and `ferry` in sync with it.
+    pub fn up(mode: Mode, args: &[String], objects: &[Value]) -> Result<Stage> {
+        let network = Network::up()?;
+        let api = Api::start_in(network.node(), 0)?;
+        api.apply(default_objects())?;
+        api.apply(objects.iter().cloned())?;
+        let dir = tempfile::tempdir()?;
+        let kubeconfig = api.kubeconfig(dir.path())?;
+        let args = args.iter().cloned().chain(FLAGS.map(str::to_owned)).collect();
+        let mut stage = Stage {
+            proxy: None,
+            api,
+            dir,
+            network,
+            mode,
+            args,
+            kubeconfig,
+            watches: 0,
+        };
+        stage.start_proxy()?;
+        stage.watches = stage.api.open_watches();
+        Ok(stage)
+    }
+
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// A directory of this case's own.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn proxy(&mut self) -> Result<&mut Proxy> {
+        self.proxy.as_mut().context("ferry is not running")
+    }
+
+    /// Starts `ferry` and waits for its first sync.
+    pub fn start_proxy(&mut self) -> Result<()> {
+        let source = [format!("--kubeconfig={}", self.kubeconfig.display())];
+        let mut proxy = Proxy::start(
+            self.network.node(),
+            self.mode,
+            self.dir.path(),
+            &source,
+            &self.args,
+        )?;
+        proxy.wait_ready()?;
+        self.proxy = Some(proxy);
+        Ok(())
+    }
+
+    /// Ends `ferry` with SIGTERM; the kernel keeps what it was told.
+    pub fn stop_proxy(&mut self) -> Result<()> {
+        let proxy = self.proxy.take().context("ferry is not running")?;
+        let status = proxy.terminate()?;
+        if !status.success() {
+            bail!("ferry ended with {status} after SIGTERM");
+        }
+        Ok(())
+    }
+
+    /// Ends `ferry` with SIGKILL.
+    pub fn kill_proxy(&mut self) -> Result<()> {
+        self.proxy.take().map(drop).context("ferry is not running")
+    }
+
+    /// Changes the cluster and lets `ferry` follow.
+    pub fn change(&mut self, apply: &[Value], delete: &[Value]) -> Result<()> {
+        let begin = SystemTime::now();
+        self.api.apply(apply.iter().cloned())?;
+        self.api.delete(delete)?;
+        self.proxy()?.wait_synced_since(begin, Duration::from_secs(2));
+        Ok(())
+    }
+
+    /// Waits until as many watches are open as after the start.
+    pub fn wait_for_watches(&self) -> Result<()> {
+        self.api.wait_for_watches(self.watches)
+    }
+
+    /// Sends the probes until their outcomes are as they should be, or time is up.
+    pub fn expect(&mut self, probes: &[Probe], want: &[Outcome]) -> Result<()> {
+        self.expect_by(probes, want, |outcome| outcome)
+    }
+
+    /// As [`Stage::expect`], comparing only what `view` leaves of an outcome.
+    pub fn expect_by(
+        &mut self,
+        probes: &[Probe],
+        want: &[Outcome],
+        view: impl Fn(Outcome) -> Outcome,
+    ) -> Result<()> {
+        let end = std::time::Instant::now() + patience(SETTLE);
+        let want: Vec<Outcome> = want.iter().cloned().map(&view).collect();
+        loop {
+            let got: Vec<Outcome> = self.network.probe(probes)?.into_iter().map(&view).collect();
+            if got == want {
+                return Ok(());
+            }
+            if std::time::Instant::now() > end {
+                let differences = want.iter().zip(&got).filter(|(w, g)| w != g);
+                let lines: Vec<String> = differences
+                    .map(|(w, g)| format!("want {w}\n     got {g}"))
+                    .collect();
+                let log = self.proxy.as_ref().map(Proxy::tail).unwrap_or_default();
+                bail!("{}\n--- ferry's log\n{log}", lines.join("\n"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// `ferry` must have lived through it all.
+    pub fn finish(mut self) -> Result<()> {
+        if !self.proxy()?.is_running()? {
+            bail!("ferry died:\n{}", self.proxy()?.tail());
+        }
+        Ok(())
+    }
+}
