@@ -3,6 +3,7 @@
 //! Everything a person or the CI does with this repository beyond plain cargo is a command here. Commands
 //! may run cargo, Debian's tools and the built `ferry`; none of them changes a file of the tree except `bless`.
 
+mod bench;
 mod bless;
 mod check;
 mod fuzz;
@@ -39,6 +40,8 @@ enum Command {
     Vm(vm::Args),
     /// Rewrite the golden files from what the code does now; read the diff before you commit it
     Bless,
+    /// Figures of Ferry, and of a kube-proxy beside it (`--peer PATH`)
+    Bench(bench::Args),
     /// Pieces of the test lab, to play with
     #[command(subcommand)]
     Lab(lab::Command),
@@ -55,6 +58,7 @@ fn main() -> Result<()> {
         Command::Netns(args) => test::netns(&args),
         Command::Vm(args) => vm::run(&args),
         Command::Bless => bless::run(),
+        Command::Bench(args) => bench::run(&args),
         Command::Lab(command) => lab::run(&command),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Ci => {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::shell;
 
 /// (a file of the package that tests need, the package)
-const NEEDED: [(&str, &str); 14] = [
+const NEEDED: [(&str, &str); 11] = [
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("iptables-nft-restore", "iptables"),
@@ -18,9 +18,6 @@ const NEEDED: [(&str, &str); 14] = [
     ("sysctl", "procps"),
     ("curl", "curl"),
     ("kubectl", "kubernetes-client"),
-    ("qemu-system-x86_64", "qemu-system-x86"),
-    ("busybox", "busybox-static"),
-    ("cpio", "cpio"),
     ("c++", "g++"),
     ("git", "git"),
 ];

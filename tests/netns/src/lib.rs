@@ -14,7 +14,7 @@ pub mod traffic;
 
 use ferry_lab::oracle;
 
-pub use proxy::Proxy;
+pub use proxy::{Proxy, program};
 pub use stage::Stage;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,6 @@ use ferry_lab::netns::Namespace;
 use ferry_lab::patience;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::Mode;
-
 const HEALTH: u16 = 10256;
 const METRICS: u16 = 10249;
 const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
@@ -27,23 +25,11 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts it with kube-proxy's own command line and whatever else is given.
-    pub fn start(
-        node: &Namespace,
-        mode: Mode,
-        dir: &Path,
-        source: &[String],
-        args: &[String],
-    ) -> Result<Proxy> {
-        let program = program()?;
-        let log = dir.join("ferry.log");
+    /// Starts a program that takes kube-proxy's command line; what it says goes to the log file.
+    pub fn start(node: &Namespace, program: &Path, args: &[String], log: PathBuf) -> Result<Proxy> {
         let file = File::options().create(true).append(true).open(&log)?;
         let child = node
-            .command(&program)
-            .args(source)
-            .arg(format!("--proxy-mode={}", mode.as_str()))
-            .arg("--hostname-override=node-a")
-            .arg(format!("--status-socket={}", dir.join("status.sock").display()))
+            .command(program)
             .args(args)
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
@@ -63,7 +49,11 @@ impl Proxy {
 
     /// Waits until it is healthy and has synced.
     pub fn wait_ready(&mut self) -> Result<()> {
-        let end = Instant::now() + patience(Duration::from_secs(30));
+        self.wait_ready_within(patience(Duration::from_secs(30)))
+    }
+
+    pub fn wait_ready_within(&mut self, limit: Duration) -> Result<()> {
+        let end = Instant::now() + limit;
         loop {
             if self.get(HEALTH, "/healthz").is_ok_and(|(code, _)| code == 200) && self.last_sync().is_some() {
                 return Ok(());
@@ -74,7 +64,7 @@ impl Proxy {
             if Instant::now() > end {
                 bail!("ferry had no first sync in time:\n{}", self.tail());
             }
-            std::thread::sleep(Duration::from_millis(30));
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -98,11 +88,19 @@ impl Proxy {
             .filter(|v| *v > 0.0)
     }
 
-    /// The page of a counter or gauge without labels.
+    /// The sum of all series of a metric.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let (_, page) = self.get(METRICS, "/metrics").ok()?;
-        page.lines()
-            .find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+        let values = page.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            let rest = if rest.starts_with('{') {
+                rest.rsplit_once('}')?.1
+            } else {
+                rest
+            };
+            rest.strip_prefix(' ')?.trim().parse::<f64>().ok()
+        });
+        values.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
     }
 
     /// A GET of one of its own ports: status code and body.
@@ -177,7 +175,7 @@ impl Drop for Proxy {
 }
 
 /// `FERRY_BIN`, or the program that cargo built beside the test that runs.
-pub(crate) fn program() -> Result<PathBuf> {
+pub fn program() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("FERRY_BIN") {
         return Ok(path.into());
     }

@@ -10,7 +10,7 @@ use ferry_lab::patience;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Mode, Proxy};
+use crate::{Mode, Proxy, program};
 
 /// How long after a change the packets may still disagree.
 const SETTLE: Duration = Duration::from_secs(8);
@@ -84,14 +84,15 @@ impl Stage {
 
     /// Starts `ferry` and waits for its first sync.
     pub fn start_proxy(&mut self) -> Result<()> {
-        let source = [format!("--kubeconfig={}", self.kubeconfig.display())];
-        let mut proxy = Proxy::start(
-            self.network.node(),
-            self.mode,
-            self.dir.path(),
-            &source,
-            &self.args,
-        )?;
+        let dir = self.dir.path();
+        let mut args = vec![
+            format!("--kubeconfig={}", self.kubeconfig.display()),
+            format!("--proxy-mode={}", self.mode.as_str()),
+            "--hostname-override=node-a".to_owned(),
+            format!("--status-socket={}", dir.join("status.sock").display()),
+        ];
+        args.extend(self.args.iter().cloned());
+        let mut proxy = Proxy::start(self.network.node(), &program()?, &args, dir.join("ferry.log"))?;
         proxy.wait_ready()?;
         self.proxy = Some(proxy);
         Ok(())

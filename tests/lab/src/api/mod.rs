@@ -33,6 +33,9 @@ pub use store::Seen;
 use crate::netns::Namespace;
 use store::Store;
 
+/// A Kubernetes object.
+pub type Object = Value;
+
 /// A running server. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct Api {

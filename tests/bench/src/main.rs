@@ -1,0 +1,105 @@
+//! Figures: what Ferry costs at the size of a big cluster, and beside a kube-proxy if one is given.
+//!
+//! Lives here: [`model`], planning alone with every allocation counted; [`node`], a whole proxy that follows a
+//! cluster of that size; [`path`], new connections through a service address. May touch namespaces of its own.
+//! Always holds: what is measured for Ferry is measured in the same way for its peer, one after the other.
+
+mod model;
+mod node;
+mod path;
+mod process;
+mod table;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Parser;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+use crate::table::Table;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
+
+/// Bench of Ferry; prints Markdown.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Services in the cluster
+    #[arg(long, default_value_t = 10_000)]
+    services: u32,
+    /// Endpoints of each service
+    #[arg(long, default_value_t = 5)]
+    endpoints: u32,
+    /// How many changes are timed
+    #[arg(long, default_value_t = 30)]
+    changes: u32,
+    /// Modes to bench
+    #[arg(long, value_delimiter = ',', default_values_t = ["nftables".to_owned(), "iptables".to_owned()])]
+    modes: Vec<String>,
+    /// A kube-proxy to run the same work with
+    #[arg(long)]
+    peer: Option<PathBuf>,
+    /// The ferry to bench (default: the one beside this program)
+    #[arg(long)]
+    ferry: Option<PathBuf>,
+    /// Only these parts: model, node, path
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+impl Args {
+    fn wants(&self, part: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|p| p == part)
+    }
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    println!("{}\n", machine());
+    if args.wants("model") {
+        show("Planning alone", &model::bench(args.services, args.endpoints)?);
+    }
+    let ferry = || args.ferry.clone().map_or_else(ferry_netns::program, Ok);
+    if args.wants("node") {
+        for mode in &args.modes {
+            let work = node::Work {
+                mode,
+                services: args.services,
+                endpoints: args.endpoints,
+                changes: args.changes,
+            };
+            let title = format!(
+                "{mode} mode, {} services x {} endpoints",
+                args.services, args.endpoints
+            );
+            show(&title, &node::bench(&work, &ferry()?, args.peer.as_deref())?);
+        }
+    }
+    if args.wants("path") {
+        for mode in &args.modes {
+            let title = format!("New connections through a service address, {mode} mode");
+            show(
+                &title,
+                &path::bench(mode, args.services, &ferry()?, args.peer.as_deref())?,
+            );
+        }
+    }
+    Ok(())
+}
+
+fn show(title: &str, table: &Table) {
+    println!("### {title}\n\n{table}");
+}
+
+/// What it ran on: figures without it mean little.
+fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let load = read("/proc/loadavg")
+        .split(' ')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    format!("Linux {kernel}, {cores} cores, load {load} at the start.")
+}
