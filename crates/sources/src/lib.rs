@@ -6,6 +6,7 @@
 mod assemble;
 pub mod convert;
 pub mod kube;
+pub mod manifests;
 pub mod objects;
 
 pub use assemble::{Change, Counts, Kind, Mail, Mailbox, NodeState, ObjectId, Problem, Triggers};

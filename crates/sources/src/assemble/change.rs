@@ -8,7 +8,7 @@ use ferry_model::{EndpointSlice, Event, ServiceName, Skipped, SliceName};
 
 use super::Kind;
 use crate::convert::{self, Converted, Interner};
-use crate::objects::Object;
+use crate::objects::{Object, Shape};
 
 /// The identity of an object. Shares the text of its name with the fact that the object became.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +22,16 @@ pub enum ObjectId {
 }
 
 impl ObjectId {
+    pub fn new(shape: Shape, namespace: &str, name: &str, interner: &Interner) -> Self {
+        match shape {
+            Shape::Service => ObjectId::Service(ServiceName::new(namespace, name)),
+            Shape::EndpointSlice => ObjectId::Slice(SliceName::new(namespace, name)),
+            Shape::Endpoints => ObjectId::Endpoints(ServiceName::new(namespace, name)),
+            Shape::Node => ObjectId::Node(interner.get(name)),
+            Shape::ServiceCidr => ObjectId::ServiceCidr(interner.get(name)),
+        }
+    }
+
     pub fn kind(&self) -> Kind {
         match self {
             ObjectId::Service(_) => Kind::Service,
@@ -58,8 +68,8 @@ pub struct Change {
 }
 
 impl Change {
-    /// What an object means now. `parts` is the number of slices that an Endpoints object was before.
-    pub fn of(object: &Object, parts: u16, interner: &Interner) -> Self {
+    /// What an object means now.
+    pub fn of(object: &Object, interner: &Interner) -> Self {
         match object {
             Object::Service(service) => {
                 let Converted { fact, skipped } = convert::service(service, interner);
@@ -97,7 +107,8 @@ impl Change {
                 let slices = if object.is_selected() { slices } else { Vec::new() };
                 let name = name_of(object);
                 let trigger = convert::trigger_time(&endpoints.metadata).map(|time| (name.clone(), time));
-                let events = endpoints_events(&name, slices, usize::from(parts));
+                let served = |slice: EndpointSlice| Event::Slice(slice.name.clone(), Some(Arc::new(slice)));
+                let events = slices.into_iter().map(served).collect();
                 Change {
                     id: ObjectId::Endpoints(name),
                     events,
@@ -128,7 +139,17 @@ impl Change {
         }
     }
 
-    /// An object is gone; `parts` as in [`Change::of`].
+    /// The same where the object was `parts` facts before: those that are no more must go.
+    pub fn replacing(mut self, parts: u16) -> Self {
+        if let ObjectId::Endpoints(name) = &self.id {
+            let now = self.events.len();
+            self.events
+                .extend((now..usize::from(parts)).map(|part| no_part(name, part)));
+        }
+        self
+    }
+
+    /// An object is gone, which was `parts` facts before.
     pub fn gone(id: ObjectId, parts: u16) -> Self {
         let events = match &id {
             ObjectId::Service(name) => vec![Event::Service(name.clone(), None)],
@@ -176,15 +197,6 @@ impl Change {
 fn name_of(object: &Object) -> ServiceName {
     let meta = object.meta();
     ServiceName::new(&meta.namespace, &meta.name)
-}
-
-/// The slices that an Endpoints object is now, and the end of those that it was before.
-fn endpoints_events(name: &ServiceName, slices: Vec<EndpointSlice>, parts: usize) -> Vec<Event> {
-    let gone = (slices.len()..parts).map(|part| no_part(name, part));
-    let present = slices
-        .into_iter()
-        .map(|slice| Event::Slice(slice.name.clone(), Some(Arc::new(slice))));
-    present.chain(gone).collect()
 }
 
 fn no_part(name: &ServiceName, part: usize) -> Event {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_model::{ServiceName, Skipped, SliceName};
+use ferry_model::Skipped;
 use rand::Rng;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -17,7 +17,7 @@ use super::known::Known;
 use super::resource::{Page, Resource, Start};
 use crate::assemble::{Change, Mailbox, ObjectId};
 use crate::convert::Interner;
-use crate::objects::{HeaderMeta, Object, Shape, Unreadable};
+use crate::objects::{HeaderMeta, Object, Unreadable};
 
 pub(super) struct Follower {
     pub(super) api: Api,
@@ -404,11 +404,11 @@ impl Follower {
             return version;
         }
         let meta = object.meta();
-        let id = id(self.resource.shape(), &meta.namespace, &meta.name, &self.interner);
+        let id = ObjectId::new(self.resource.shape(), &meta.namespace, &meta.name, &self.interner);
         let Some(parts) = self.known.meet(&id, &version) else {
             return version;
         };
-        let change = Change::of(&object, parts, &self.interner);
+        let change = Change::of(&object, &self.interner).replacing(parts);
         let parts = u16::try_from(change.served()).unwrap_or(u16::MAX);
         self.known.remember(change.id.clone(), &version, parts);
         self.mailbox.put(change);
@@ -421,7 +421,7 @@ impl Follower {
             namespace,
             resource_version,
         } = unreadable.identity.unwrap_or_default();
-        let id = id(self.resource.shape(), &namespace, &name, &self.interner);
+        let id = ObjectId::new(self.resource.shape(), &namespace, &name, &self.interner);
         if let Some(parts) = self.known.meet(&id, &resource_version) {
             self.known.remember(id.clone(), &resource_version, parts);
             let skipped = vec![Skipped {
@@ -441,7 +441,7 @@ impl Follower {
             metadata: HeaderMeta,
         }
         let Named { metadata } = serde_json::from_slice(json).unwrap_or_default();
-        let id = id(
+        let id = ObjectId::new(
             self.resource.shape(),
             &metadata.namespace,
             &metadata.name,
@@ -464,15 +464,5 @@ fn in_stream_error(json: &[u8], answer: &Answer) -> End {
             reason: status.text(),
             retry_after: None,
         }),
-    }
-}
-
-fn id(shape: Shape, namespace: &str, name: &str, interner: &Interner) -> ObjectId {
-    match shape {
-        Shape::Service => ObjectId::Service(ServiceName::new(namespace, name)),
-        Shape::EndpointSlice => ObjectId::Slice(SliceName::new(namespace, name)),
-        Shape::Endpoints => ObjectId::Endpoints(ServiceName::new(namespace, name)),
-        Shape::Node => ObjectId::Node(interner.get(name)),
-        Shape::ServiceCidr => ObjectId::ServiceCidr(interner.get(name)),
     }
 }
