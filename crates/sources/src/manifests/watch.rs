@@ -29,13 +29,15 @@ impl Watches {
             _ => PathBuf::from("."),
         };
         let (name, around) = (directory.file_name().map(ToOwned::to_owned), parent.clone());
+        // Of what happens beside the directory, only its own name counts.
+        let beside = move |path: &Path| path.parent() == Some(&around) && path.file_name() != name.as_deref();
         let notice = move |event: notify::Result<Event>| {
-            let matters = event.map_or(true, |event| {
-                let elsewhere = |path: &PathBuf| {
-                    path.parent() == Some(&around) && path.file_name() != name.as_deref() && name.is_some()
-                };
-                is_change(event.kind) && !(event.paths.iter().all(elsewhere) && !event.paths.is_empty())
-            });
+            let matters = match event {
+                Ok(event) if event.paths.is_empty() => is_change(event.kind),
+                Ok(event) => is_change(event.kind) && !event.paths.iter().all(|path| beside(path)),
+                // Some events were lost: anything may have happened.
+                Err(_) => true,
+            };
             if matters {
                 // The thread may have ended already.
                 let _ = wake.send(Wake::Changed);
