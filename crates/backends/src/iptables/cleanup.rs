@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
-use ferry_host::iptables::{self, Flavour, Ip, Iptables};
+use ferry_host::iptables::{self, Flavour, Iptables};
+use ferry_model::Family;
 
+use super::Programs;
 use super::document::{Document, Owner};
 use super::names::{self, Table, is_service_chain};
 use super::observe::{Observed, target};
@@ -47,9 +49,9 @@ pub(super) fn is_ours_anywhere(chain: &str) -> bool {
 }
 
 /// Removes everything in both flavours of a family; goes on after a failure and says at the end what is left.
-pub(super) fn cleanup(ip: Ip) -> Result<(), Vec<String>> {
+pub(super) fn cleanup(programs: &Programs, family: Family) -> Result<(), Vec<String>> {
     let mut left = Vec::new();
-    let tool = match Iptables::detect(ip, Arc::default()) {
+    let tool = match programs.find(family, Arc::default()) {
         Ok(tool) => tool,
         Err(iptables::Error::Missing { .. }) => return Ok(()),
         Err(error) => return Err(vec![error.to_string()]),
@@ -57,7 +59,7 @@ pub(super) fn cleanup(ip: Ip) -> Result<(), Vec<String>> {
     clean(&tool, &mut left);
     match iptables::other_flavour(&tool, is_ours_anywhere) {
         Ok(None) => {}
-        Ok(Some(other)) => match Iptables::of_flavour(ip, other.flavour, Arc::default()) {
+        Ok(Some(other)) => match other_programs(programs, other.flavour).find(family, Arc::default()) {
             Ok(tool) => clean(&tool, &mut left),
             Err(error) => left.push(error.to_string()),
         },
@@ -66,6 +68,13 @@ pub(super) fn cleanup(ip: Ip) -> Result<(), Vec<String>> {
     match left.is_empty() {
         true => Ok(()),
         false => Err(left),
+    }
+}
+
+fn other_programs(programs: &Programs, flavour: Flavour) -> Programs {
+    Programs {
+        flavour: Some(flavour),
+        ..programs.clone()
     }
 }
 

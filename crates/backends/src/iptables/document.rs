@@ -171,9 +171,10 @@ impl Document {
         }
     }
 
-    /// Rules added, by table.
+    /// Rules written to chains of ours, by table.
     pub(super) fn written(&self, table: Table) -> usize {
-        let lines = |piece: &Piece| piece.text.lines().filter(|line| !line.starts_with("-D")).count();
+        let ours = |line: &&str| line.starts_with("-A KUBE-") || line.starts_with("-I KUBE-");
+        let lines = |piece: &Piece| piece.text.lines().filter(ours).count();
         self.sections[table as usize].rules.iter().map(lines).sum()
     }
 

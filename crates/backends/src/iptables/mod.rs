@@ -23,10 +23,11 @@ mod tests;
 pub use render::Style;
 pub use ruleset::Ruleset;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_host::iptables::{Iptables as Tool, Other, Version, Writers, other_flavour};
+use ferry_host::iptables::{Flavour, Iptables as Tool, Other, Version, Writers, other_flavour};
 use ferry_host::nfacct::Nfacct;
 use ferry_host::sysctl::Sysctls;
 use ferry_model::{Family, PerFamily, Plan};
@@ -43,12 +44,44 @@ const LARGE_CLUSTER: usize = 1000;
 /// Repairs that are named; more are only counted.
 const NAMED_REPAIRS: usize = 20;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// The bit of the packet mark that means "masquerade", 0 to 31.
     pub masquerade_bit: u8,
     /// How often legacy tables are looked at; with nft the kernel tells.
     pub poll: Duration,
+    pub programs: Programs,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            masquerade_bit: 14,
+            poll: Duration::from_secs(1),
+            programs: Programs::default(),
+        }
+    }
+}
+
+/// Which programs to run. By default those behind the plain names, because everybody else on the node uses them.
+#[derive(Clone, Debug, Default)]
+pub struct Programs {
+    pub flavour: Option<Flavour>,
+    /// Another lock file than theirs.
+    pub lock: Option<PathBuf>,
+}
+
+impl Programs {
+    fn find(&self, family: Family, writers: Arc<Writers>) -> Result<Tool, ferry_host::iptables::Error> {
+        let tool = match self.flavour {
+            Some(flavour) => Tool::of_flavour(ip(family), flavour, writers)?,
+            None => Tool::detect(ip(family), writers)?,
+        };
+        Ok(match &self.lock {
+            Some(lock) => tool.with_lock(lock.clone()),
+            None => tool,
+        })
+    }
 }
 
 /// The backend.
@@ -138,11 +171,15 @@ impl Iptables {
         if let Some(tool) = &side.tool {
             return Ok(tool.clone());
         }
-        let tool = Tool::detect(ip(family), self.writers.clone()).map_err(|error| Error {
-            attempt: format!("find the {} programs", ip(family)),
-            reason: error.to_string(),
-            kind: ErrorKind::Unsupported,
-        })?;
+        let tool = self
+            .options
+            .programs
+            .find(family, self.writers.clone())
+            .map_err(|error| Error {
+                attempt: format!("find the {} programs", ip(family)),
+                reason: error.to_string(),
+                kind: ErrorKind::Unsupported,
+            })?;
         Ok(side.tool.insert(tool).clone())
     }
 
@@ -272,7 +309,12 @@ impl Backend for Iptables {
         for family in Family::BOTH {
             self.sides.get_mut(family).known = None;
             self.guard.take(family);
-            left.extend(cleanup::cleanup(ip(family)).err().into_iter().flatten());
+            left.extend(
+                cleanup::cleanup(&self.options.programs, family)
+                    .err()
+                    .into_iter()
+                    .flatten(),
+            );
         }
         match left.is_empty() {
             true => Ok(()),
