@@ -4,6 +4,7 @@
 //! writes the difference. It decides nothing about services: that is in the plan.
 
 pub mod iptables;
+pub mod ipvs;
 pub mod userspace;
 
 use std::sync::Arc;

@@ -212,6 +212,22 @@ impl Ipvs {
         }
     }
 
+    /// The counters of all virtual servers.
+    pub fn all_stats(&mut self) -> Result<Vec<(Virtual, Stats)>, Error> {
+        let body = |w: &mut Writer| command(w, wire::GET_SERVICE);
+        self.socket
+            .collect(self.family, body, |message| {
+                Some((
+                    wire::parse_service(&message)?.at,
+                    wire::parse_service_stats(&message)?,
+                ))
+            })
+            .map_err(|source| Error::List {
+                what: "counters of virtual servers".to_owned(),
+                source,
+            })
+    }
+
     /// The real servers of a virtual one; none if there is no such virtual server.
     pub fn servers(&mut self, at: Virtual) -> Result<Vec<ServerState>, Error> {
         let ipv6 = at.address.is_ipv6();

@@ -1,0 +1,397 @@
+//! One family's state: what the kernel is known to hold, and the steps of an `apply`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferry_host::iptables::{Ip, Iptables};
+use ferry_host::ipvs::Virtual;
+use ferry_model::{Changed, Family, NodePlan, Plan, PortName, Revision, ServiceName};
+
+use super::cleanup::Saved;
+use super::diff::{Before, Ops, diff};
+use super::drain::Drain;
+use super::observe::{self, Addresses};
+use super::render::{self, Defaults, View};
+use super::rules::{self, JUMPS, Jump, Rules};
+use super::ruleset::Ruleset;
+use super::run::{self, Ran};
+use super::sets::Set;
+use super::{DEVICE, Error, Kernel, Settings, failed, rules_failed};
+use crate::{Applied, Repair, TableRules};
+
+#[derive(Debug)]
+pub(super) struct FamilyState {
+    family: Family,
+    tool: Option<Iptables>,
+    known: Option<Known>,
+    drain: Drain,
+}
+
+/// What was written last, all of it successfully.
+#[derive(Debug)]
+struct Known {
+    revision: Revision,
+    node: Arc<NodePlan>,
+    view: View,
+    device: u32,
+    ruleset: Ruleset,
+    rules: Rules,
+    /// Our chains as the save program printed them after they were written.
+    saved: Vec<String>,
+    checked: Instant,
+}
+
+impl FamilyState {
+    pub(super) fn new(family: Family) -> Self {
+        Self {
+            family,
+            tool: None,
+            known: None,
+            drain: Drain::default(),
+        }
+    }
+
+    /// Makes the kernel hold what the plan says. Whatever fails, the next call looks at the kernel first.
+    pub(super) fn apply(
+        &mut self,
+        kernel: &mut Kernel,
+        settings: &Settings,
+        defaults: &Defaults,
+        plan: &Plan,
+        now: Instant,
+    ) -> Result<Applied, Error> {
+        let known = self.known.take();
+        let stale = |known: &Known| {
+            settings
+                .repair_every
+                .is_some_and(|every| now.saturating_duration_since(known.checked) >= every)
+        };
+        let (known, applied) = match known {
+            Some(known) if !stale(&known) => self.update(known, kernel, defaults, settings, plan, now)?,
+            known => self.observe(known, kernel, defaults, settings, plan, now)?,
+        };
+        self.known = Some(known);
+        self.drain_step(kernel, now)?;
+        Ok(applied)
+    }
+
+    /// The normal path: only what changed since.
+    fn update(
+        &mut self,
+        mut known: Known,
+        kernel: &mut Kernel,
+        defaults: &Defaults,
+        settings: &Settings,
+        plan: &Plan,
+        now: Instant,
+    ) -> Result<(Known, Applied), Error> {
+        let mut before = Before::default();
+        let changed = if Arc::ptr_eq(&known.node, plan.node()) {
+            plan.changed_since(known.revision)
+        } else {
+            let addresses = Addresses::observe(&mut kernel.route, self.family)?;
+            let view = observe::view(plan.node(), self.family, &addresses);
+            if view == known.view {
+                plan.changed_since(known.revision)
+            } else {
+                known.view = view;
+                Changed::Everything
+            }
+        };
+        known.node = Arc::clone(plan.node());
+        let full = changed == Changed::Everything;
+        match changed {
+            Changed::Everything => render_all(&mut known.ruleset, plan, &known.view, defaults, &mut before),
+            Changed::Services(names) => {
+                for name in names {
+                    render_one(&mut known.ruleset, plan, name, &known.view, defaults, &mut before);
+                }
+            }
+        }
+        known.revision = plan.revision();
+        for (at, have) in &mut before.virtuals {
+            if let Some(have) = have {
+                have.servers
+                    .extend(self.drain.servers_of(*at).map(|server| (server, 0)));
+            }
+        }
+        let ops = diff(&before, &known.ruleset);
+        let wanted = self.rules(&known.ruleset, plan.node(), settings, kernel)?;
+        let document = rules::document(&wanted, Some(&known.rules), &[]);
+        let mut applied = Applied {
+            full,
+            tables: tables(&wanted, &known.rules),
+            ..Applied::default()
+        };
+        if !ops.is_empty() || document.is_some() {
+            kernel.record.add(&known.view.node_ports).map_err(record_failed)?;
+            let ran = self.run(kernel, &known, &ops, document.as_deref(), settings, now)?;
+            (applied.added, applied.removed) = ops.tally();
+            applied.warnings = ran.warnings;
+            if document.is_some() {
+                known.saved = self.saved(kernel)?;
+            }
+        }
+        known.rules = wanted;
+        Ok((known, applied))
+    }
+
+    /// The path after a start, a failure, and from time to time: everything is compared with the kernel.
+    fn observe(
+        &mut self,
+        known: Option<Known>,
+        kernel: &mut Kernel,
+        defaults: &Defaults,
+        settings: &Settings,
+        plan: &Plan,
+        now: Instant,
+    ) -> Result<(Known, Applied), Error> {
+        let device = kernel.route.ensure_dummy(DEVICE)?;
+        for set in Set::ALL {
+            kernel
+                .ipset
+                .ensure(set.name(self.family), set.kind(), self.family == Family::V6)?;
+        }
+        let addresses = Addresses::observe(&mut kernel.route, self.family)?;
+        let view = observe::view(plan.node(), self.family, &addresses);
+        let mut ruleset = Ruleset::default();
+        render_all(&mut ruleset, plan, &view, defaults, &mut Before::default());
+        let recorded = kernel.record.read();
+        let before = observe::before(
+            &mut kernel.ipvs,
+            &mut kernel.ipset,
+            self.family,
+            &addresses,
+            &recorded,
+            &settings.exclude_cidrs,
+            &ruleset,
+        )?;
+        let ops = diff(&before, &ruleset);
+        let wanted = self.rules(&ruleset, plan.node(), settings, kernel)?;
+        let text = self.tool(kernel)?.save().map_err(|error| rules_failed(&error))?;
+        let save = Saved::parse(&text);
+        let missing: Vec<Jump> = JUMPS
+            .iter()
+            .copied()
+            .filter(|jump| !save.of(jump.table, jump.from).any(|rule| **rule == jump.rule()))
+            .collect();
+        let intact = known
+            .as_ref()
+            .filter(|known| known.saved == save.ours())
+            .map(|known| &known.rules);
+        let document = rules::document(&wanted, intact, &missing);
+        let repaired = match &known {
+            Some(known) if known.revision == plan.revision() && known.view == view => {
+                repairs(&ops, intact.is_none(), &missing, &self.drain)
+            }
+            _ => Vec::new(),
+        };
+        let fresh = Known {
+            revision: plan.revision(),
+            node: Arc::clone(plan.node()),
+            view,
+            device,
+            ruleset,
+            rules: wanted,
+            saved: Vec::new(),
+            checked: now,
+        };
+        kernel.record.add(&fresh.view.node_ports).map_err(record_failed)?;
+        let ran = self.run(kernel, &fresh, &ops, document.as_deref(), settings, now)?;
+        let saved = match document {
+            Some(_) => self.saved(kernel)?,
+            None => save.ours(),
+        };
+        let none = Rules { chains: Vec::new() };
+        let (added, removed) = ops.tally();
+        let applied = Applied {
+            full: true,
+            added,
+            removed,
+            repaired,
+            tables: tables(&fresh.rules, intact.unwrap_or(&none)),
+            warnings: ran.warnings,
+            ..Applied::default()
+        };
+        Ok((Known { saved, ..fresh }, applied))
+    }
+
+    fn run(
+        &mut self,
+        kernel: &mut Kernel,
+        known: &Known,
+        ops: &Ops,
+        document: Option<&str>,
+        settings: &Settings,
+        now: Instant,
+    ) -> Result<Ran, Error> {
+        let tool = self.tool(kernel)?.clone();
+        let mut runner = run::Runner {
+            kernel,
+            family: self.family,
+            device: known.device,
+            scheduler: &settings.scheduler,
+            drain: &mut self.drain,
+            now,
+        };
+        runner.fill(ops)?;
+        if let Some(document) = document {
+            tool.restore(document).map_err(|error| rules_failed(&error))?;
+        }
+        runner.serve(ops, &known.ruleset)
+    }
+
+    fn tool(&mut self, kernel: &Kernel) -> Result<&Iptables, Error> {
+        let ip = match self.family {
+            Family::V4 => Ip::V4,
+            Family::V6 => Ip::V6,
+        };
+        let tool = match self.tool.take() {
+            Some(tool) => tool,
+            None => {
+                Iptables::detect(ip, Arc::clone(&kernel.writers)).map_err(|error| rules_failed(&error))?
+            }
+        };
+        Ok(self.tool.insert(tool))
+    }
+
+    fn saved(&mut self, kernel: &Kernel) -> Result<Vec<String>, Error> {
+        let text = self.tool(kernel)?.save().map_err(|error| rules_failed(&error))?;
+        Ok(Saved::parse(&text).ours())
+    }
+
+    fn rules(
+        &mut self,
+        ruleset: &Ruleset,
+        node: &NodePlan,
+        settings: &Settings,
+        kernel: &Kernel,
+    ) -> Result<Rules, Error> {
+        let random_fully = self.tool(kernel)?.features().random_fully;
+        Ok(rules(
+            ruleset,
+            node,
+            self.family,
+            settings.masquerade_mark,
+            random_fully,
+        ))
+    }
+
+    /// Ends what has drained or run out of time.
+    fn drain_step(&mut self, kernel: &mut Kernel, now: Instant) -> Result<(), Error> {
+        for at in self.drain.due(now) {
+            let states = kernel.ipvs.servers(at)?;
+            let changes = self.drain.step(at, &states, now);
+            kernel.ipvs.run(&changes)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn next_due(&self, now: Instant, repair_every: Option<Duration>) -> Option<Duration> {
+        let check = self
+            .known
+            .as_ref()
+            .zip(repair_every)
+            .map(|(known, every)| (known.checked + every).saturating_duration_since(now));
+        check.into_iter().chain(self.drain.next_due(now)).min()
+    }
+
+    pub(super) fn port_of(&self, at: &Virtual) -> Option<&PortName> {
+        self.known
+            .as_ref()?
+            .ruleset
+            .virtual_server(at)
+            .map(|server| &server.port)
+    }
+
+    pub(super) fn notes(&self, now: Instant) -> Vec<String> {
+        self.drain.notes(now)
+    }
+}
+
+fn render_one(
+    ruleset: &mut Ruleset,
+    plan: &Plan,
+    name: &ServiceName,
+    view: &View,
+    defaults: &Defaults,
+    before: &mut Before,
+) {
+    let fragment = plan
+        .service(name)
+        .map(|service| render::service(service, view, defaults));
+    ruleset.replace(name, fragment, before);
+}
+
+pub(super) fn render_all(
+    ruleset: &mut Ruleset,
+    plan: &Plan,
+    view: &View,
+    defaults: &Defaults,
+    before: &mut Before,
+) {
+    let gone: BTreeSet<ServiceName> = ruleset
+        .services()
+        .filter(|name| plan.service(name).is_none())
+        .cloned()
+        .collect();
+    for name in &gone {
+        ruleset.replace(name, None, before);
+    }
+    for service in plan.services() {
+        ruleset.replace(
+            &service.name,
+            Some(render::service(service, view, defaults)),
+            before,
+        );
+    }
+}
+
+/// The rules that go with a ruleset.
+pub(super) fn rules(
+    ruleset: &Ruleset,
+    node: &NodePlan,
+    family: Family,
+    mark: u32,
+    random_fully: bool,
+) -> Rules {
+    rules::render(&rules::Input {
+        family,
+        mark,
+        masquerade_all: node.masquerade_all,
+        detector: &node.family(family).detector,
+        random_fully,
+        used: &|set| ruleset.is_used(set),
+        closed_to_node: ruleset.closed_to_node().copied().collect(),
+    })
+}
+
+fn tables(want: &Rules, known: &Rules) -> Vec<TableRules> {
+    let count = |table: rules::Table| {
+        let chains = || want.chains.iter().filter(move |chain| chain.table == table);
+        let changed = chains().filter(|chain| !known.chains.contains(chain));
+        TableRules {
+            table: table.as_str(),
+            total: chains().map(|chain| chain.rules.len()).sum(),
+            written: changed.map(|chain| chain.rules.len()).sum(),
+        }
+    };
+    vec![count(rules::Table::Nat), count(rules::Table::Filter)]
+}
+
+/// What somebody else had changed: whatever there is to do although nothing changed on our side.
+fn repairs(ops: &Ops, rules_changed: bool, missing: &[Jump], drain: &Drain) -> Vec<Repair> {
+    let mut what = ops.describe(drain);
+    what.extend(rules_changed.then(|| "iptables chains of ipvs mode".to_owned()));
+    what.extend(
+        missing
+            .iter()
+            .map(|jump| format!("jump from {} to {}", jump.from, jump.to)),
+    );
+    what.into_iter().map(|what| Repair { what, by: None }).collect()
+}
+
+fn record_failed(error: std::io::Error) -> Error {
+    failed("recording where node ports are answered", &error)
+}

@@ -1,0 +1,262 @@
+//! ipvs mode: the kernel's load balancer picks the endpoint, sets and a few iptables rules do the rest.
+//! May touch IPVS, the KUBE- sets, the interface kube-ipvs0, eleven iptables chains per family, and a file that remembers
+//! where node ports were answered.
+//! Always holds: a virtual server is in a set as long as it exists, so ours are known from others' at any moment; a change
+//! of one service costs what that service costs; an endpoint that goes gets no new connection from then on.
+
+mod cleanup;
+mod diff;
+mod drain;
+mod family;
+mod observe;
+mod prepare;
+mod record;
+mod render;
+mod rules;
+mod ruleset;
+mod run;
+mod sets;
+
+#[cfg(test)]
+mod tests;
+
+pub use cleanup::{cleanup, leftovers};
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferry_host::ipset::{self, Ipset};
+use ferry_host::iptables::{self, Writers};
+use ferry_host::ipvs::{self, Timeouts};
+use ferry_host::route::{self, Route};
+use ferry_model::{Family, PerFamily, Plan, PortName};
+use ipnet::IpNet;
+
+use crate::{Applied, Backend, Error, ErrorKind, Traffic};
+use family::FamilyState;
+use record::Record;
+use render::Defaults;
+
+/// The interface that holds services' addresses, so that packets for them are taken in.
+const DEVICE: &str = "kube-ipvs0";
+
+/// What the operator decided.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// For services that do not name their own.
+    pub scheduler: String,
+    /// Virtual servers at these addresses are never removed.
+    pub exclude_cidrs: Vec<IpNet>,
+    /// Answer ARP for an address only on the interface that has it.
+    pub strict_arp: bool,
+    /// Of connections; zero leaves the kernel's own.
+    pub timeouts: Timeouts,
+    /// The bit that marks packets for masquerading.
+    pub masquerade_mark: u32,
+    /// How long TCP connections to a removed endpoint may go on, unless the service says otherwise.
+    pub drain: Duration,
+    /// How often everything is compared with the kernel although nothing changed; `None` for never.
+    pub repair_every: Option<Duration>,
+    /// Where a record is kept that a boot empties, such as /run/ferry.
+    pub record: PathBuf,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            scheduler: "rr".to_owned(),
+            exclude_cidrs: Vec::new(),
+            strict_arp: false,
+            timeouts: Timeouts::default(),
+            masquerade_mark: 1 << 14,
+            drain: DRAIN,
+            repair_every: Some(Duration::from_secs(30)),
+            record: PathBuf::from("/run/ferry"),
+        }
+    }
+}
+
+/// As long as the kernel remembers an idle TCP connection.
+const DRAIN: Duration = Duration::from_secs(15 * 60);
+
+/// The backend.
+#[derive(Debug)]
+pub struct IpvsBackend {
+    kernel: Kernel,
+    settings: Settings,
+    families: PerFamily<FamilyState>,
+    /// From getting ready, for the first `apply` to tell.
+    warnings: Vec<String>,
+}
+
+/// The sockets, each for the life of the process.
+#[derive(Debug)]
+struct Kernel {
+    ipvs: ipvs::Ipvs,
+    ipset: Ipset,
+    route: Route,
+    writers: Arc<Writers>,
+    record: Record,
+}
+
+impl IpvsBackend {
+    /// Checks that the kernel can do it, and sets kernel parameters and timeouts. Writes no rule yet.
+    ///
+    /// # Errors
+    /// When a module, the scheduler or a parameter is missing; the reason says what to do about it.
+    pub fn open(settings: Settings) -> Result<Self, Error> {
+        let mut ipvs = prepare::open()?;
+        let warnings = prepare::prepare(&mut ipvs, &settings)?;
+        let kernel = Kernel {
+            ipvs,
+            ipset: Ipset::open()?,
+            route: Route::open()?,
+            writers: Arc::new(Writers::default()),
+            record: Record::new(&settings.record),
+        };
+        Ok(Self {
+            kernel,
+            settings,
+            families: PerFamily::from_fn(FamilyState::new),
+            warnings,
+        })
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults {
+            scheduler: self.settings.scheduler.clone(),
+            drain: self.settings.drain,
+        }
+    }
+}
+
+/// What the kernel would hold for a plan, as text: virtual servers, sets, and the rules as the restore program reads them.
+/// The node's addresses are taken from the plan.
+pub fn listing(plan: &Plan, family: Family, settings: &Settings) -> String {
+    let own = plan.node().family(family).addresses.iter().copied();
+    let addresses = observe::Addresses::from_plan(own);
+    let view = observe::view(plan.node(), family, &addresses);
+    let defaults = Defaults {
+        scheduler: settings.scheduler.clone(),
+        drain: settings.drain,
+    };
+    let mut ruleset = ruleset::Ruleset::default();
+    family::render_all(&mut ruleset, plan, &view, &defaults, &mut diff::Before::default());
+    let rules = family::rules(&ruleset, plan.node(), family, settings.masquerade_mark, true);
+    let document = rules::document(&rules, None, &rules::JUMPS).unwrap_or_default();
+    format!("{}{document}", ruleset.listing(family))
+}
+
+impl Backend for IpvsBackend {
+    fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
+        let defaults = self.defaults();
+        let state = self.families.get_mut(family);
+        let mut applied = state.apply(&mut self.kernel, &self.settings, &defaults, plan, Instant::now())?;
+        applied.warnings.append(&mut self.warnings);
+        Ok(applied)
+    }
+
+    fn cleanup(&mut self) -> Result<(), Error> {
+        for family in Family::BOTH {
+            *self.families.get_mut(family) = FamilyState::new(family);
+        }
+        cleanup(&self.settings.record)
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let due = |family| {
+            self.families
+                .get(family)
+                .next_due(now, self.settings.repair_every)
+        };
+        Family::BOTH.into_iter().filter_map(due).min()
+    }
+
+    fn traffic(&mut self) -> Result<Vec<Traffic>, Error> {
+        let mut sums: BTreeMap<(Family, PortName), (u64, u64, u64)> = BTreeMap::new();
+        for (at, stats) in self.kernel.ipvs.all_stats()? {
+            let family = Family::of(at.address);
+            if let Some(port) = self.families.get(family).port_of(&at) {
+                let sum = sums.entry((family, port.clone())).or_default();
+                sum.0 += stats.connections;
+                sum.1 += stats.bytes_in;
+                sum.2 += stats.bytes_out;
+            }
+        }
+        let traffic = |((family, port), (connections, bytes_in, bytes_out))| Traffic {
+            family,
+            port,
+            endpoint: None,
+            connections,
+            bytes: Some((bytes_in, bytes_out)),
+        };
+        Ok(sums.into_iter().map(traffic).collect())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let now = Instant::now();
+        Family::BOTH
+            .into_iter()
+            .flat_map(|family| self.families.get(family).notes(now))
+            .collect()
+    }
+}
+
+fn failed(attempt: &str, reason: &dyn std::fmt::Display) -> Error {
+    Error {
+        attempt: attempt.to_owned(),
+        reason: reason.to_string(),
+        kind: ErrorKind::Other,
+    }
+}
+
+impl From<ipvs::Error> for Error {
+    fn from(error: ipvs::Error) -> Self {
+        let kind = match error {
+            ipvs::Error::Unavailable(_) => ErrorKind::Unsupported,
+            ipvs::Error::Open(_)
+            | ipvs::Error::List { .. }
+            | ipvs::Error::Configure { .. }
+            | ipvs::Error::Send { .. } => ErrorKind::Other,
+        };
+        Error {
+            kind,
+            ..failed("IPVS", &error)
+        }
+    }
+}
+
+impl From<ipset::Error> for Error {
+    fn from(error: ipset::Error) -> Self {
+        let kind = if error.is_unsupported() {
+            ErrorKind::Unsupported
+        } else {
+            ErrorKind::Other
+        };
+        Error {
+            kind,
+            ..failed("IP sets", &error)
+        }
+    }
+}
+
+impl From<route::Error> for Error {
+    fn from(error: route::Error) -> Self {
+        failed("interfaces", &error)
+    }
+}
+
+/// Rules of this mode that could not be read or written.
+fn rules_failed(error: &iptables::Error) -> Error {
+    let kind = match error {
+        iptables::Error::Missing { .. } | iptables::Error::Version { .. } => ErrorKind::Unsupported,
+        _ => ErrorKind::Restore,
+    };
+    Error {
+        kind,
+        ..failed("iptables rules", error)
+    }
+}

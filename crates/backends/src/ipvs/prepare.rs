@@ -1,0 +1,146 @@
+//! What must hold before the first rule: modules, the scheduler, kernel parameters, timeouts.
+
+use ferry_host::ipvs::{Change, Ipvs, Service, Timeouts, Virtual};
+use ferry_host::modules::{Modules, kernel_version};
+use ferry_host::sysctl::Sysctls;
+
+use super::render::scheduler_flags;
+use super::{Error, Settings};
+use crate::ErrorKind;
+
+/// Opens IPVS. The kernel loads the module by itself where it can; else `modprobe` is asked, else a person.
+pub(super) fn open() -> Result<Ipvs, Error> {
+    if let Ok(ipvs) = Ipvs::open() {
+        return Ok(ipvs);
+    }
+    Modules::default()
+        .ensure("ip_vs")
+        .map_err(|missing| unsupported("using IPVS", &missing))?;
+    Ok(Ipvs::open()?)
+}
+
+/// Everything that is done once. Returns what a person should know.
+pub(super) fn prepare(ipvs: &mut Ipvs, settings: &Settings) -> Result<Vec<String>, Error> {
+    let mut warnings = Vec::new();
+    probe_scheduler(ipvs, &settings.scheduler)?;
+    for (name, value) in sysctls(settings.strict_arp, kernel_version(), &mut warnings) {
+        Sysctls::default()
+            .ensure(name, value)
+            .map_err(|error| unsupported("preparing the kernel for ipvs mode", &error))?;
+    }
+    if settings.timeouts != Timeouts::default()
+        && let Err(error) = ipvs.set_timeouts(&settings.timeouts)
+    {
+        warnings.push(error.to_string());
+    }
+    Ok(warnings)
+}
+
+/// The parameters, in kube-proxy's order.
+fn sysctls(
+    strict_arp: bool,
+    kernel: Option<(u32, u32)>,
+    warnings: &mut Vec<String>,
+) -> Vec<(&'static str, i64)> {
+    let mut all = vec![("net/ipv4/vs/conntrack", 1)];
+    match kernel {
+        // Reusing a port must not reach a server that is gone, and must not cost a second for each new connection:
+        // kernels since 5.9 do both by themselves.
+        Some(version) if version >= (5, 9) => {}
+        Some(version) if version >= (4, 1) => all.push(("net/ipv4/vs/conn_reuse_mode", 0)),
+        Some(_) | None => warnings.push(
+            "net.ipv4.vs.conn_reuse_mode is left as it is: the kernel is older than 4.1, \
+             and connections that reuse a port may be lost"
+                .to_owned(),
+        ),
+    }
+    all.push(("net/ipv4/vs/expire_nodest_conn", 1));
+    all.push(("net/ipv4/vs/expire_quiescent_template", 1));
+    all.push(("net/ipv4/ip_forward", 1));
+    if strict_arp {
+        all.push(("net/ipv4/conf/all/arp_ignore", 1));
+        all.push(("net/ipv4/conf/all/arp_announce", 2));
+    }
+    all
+}
+
+/// The kernel loads a scheduler's module when the first virtual server asks for it, so one is asked for: at an address of
+/// a documentation network, which nobody uses, and for a moment only.
+pub(super) fn probe_scheduler(ipvs: &mut Ipvs, scheduler: &str) -> Result<(), Error> {
+    if ipvs
+        .services()?
+        .iter()
+        .any(|service| service.scheduler == scheduler)
+    {
+        return Ok(());
+    }
+    let at = Virtual {
+        address: [198, 51, 100, 0].into(),
+        port: 20000,
+        protocol: libc::IPPROTO_TCP as u8,
+    };
+    let service = Service {
+        at,
+        scheduler: scheduler.to_owned(),
+        flags: scheduler_flags(scheduler),
+        persistence: None,
+    };
+    let changes = [Change::AddService(service), Change::RemoveService(at)];
+    let mut refused = ipvs.run(&changes)?;
+    if refused.iter().any(|refused| refused.index == 0) {
+        // The kernel asked for the module in vain, or may not load any.
+        Modules::default()
+            .ensure(&format!("ip_vs_{scheduler}"))
+            .map_err(|missing| unsupported(&format!("using the IPVS scheduler {scheduler}"), &missing))?;
+        refused = ipvs.run(&changes)?;
+    }
+    match refused.iter().find(|refused| refused.index == 0) {
+        Some(refused) => Err(unsupported(
+            &format!("using the IPVS scheduler {scheduler}"),
+            &std::io::Error::from_raw_os_error(refused.errno),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn unsupported(attempt: &str, reason: &dyn std::fmt::Display) -> Error {
+    Error {
+        attempt: attempt.to_owned(),
+        reason: reason.to_string(),
+        kind: ErrorKind::Unsupported,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(strict_arp: bool, kernel: Option<(u32, u32)>) -> (Vec<(&'static str, i64)>, usize) {
+        let mut warnings = Vec::new();
+        (sysctls(strict_arp, kernel, &mut warnings), warnings.len())
+    }
+
+    #[test]
+    fn conn_reuse_mode_depends_on_the_kernel() {
+        let reuse = ("net/ipv4/vs/conn_reuse_mode", 0);
+        for (kernel, set, warned) in [
+            (Some((6, 1)), false, 0),
+            (Some((5, 9)), false, 0),
+            (Some((5, 8)), true, 0),
+            (Some((4, 1)), true, 0),
+            (Some((4, 0)), false, 1),
+            (None, false, 1),
+        ] {
+            let (all, warnings) = names(false, kernel);
+            assert_eq!((all.contains(&reuse), warnings), (set, warned), "{kernel:?}");
+            assert_eq!(all[0], ("net/ipv4/vs/conntrack", 1));
+        }
+    }
+
+    #[test]
+    fn strict_arp_is_asked_for() {
+        let arp = |all: Vec<(&str, i64)>| all.iter().filter(|(name, _)| name.contains("arp_")).count();
+        assert_eq!(arp(names(false, Some((6, 1))).0), 0);
+        assert_eq!(arp(names(true, Some((6, 1))).0), 2);
+    }
+}

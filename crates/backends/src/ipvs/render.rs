@@ -1,0 +1,220 @@
+//! A service of the plan -> its fragment of the ruleset. Pure.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_host::ipset::Entry;
+use ferry_host::ipvs::{SCHED2, Service, Virtual};
+use ferry_model::{Family, PortPlan, Protocol, ServicePlan, TrafficPolicy, Verdict};
+
+use super::ruleset::{Claim, Fragment, VirtualServer};
+use super::sets::Set;
+
+/// The part of the node that rendering depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct View {
+    pub(super) family: Family,
+    /// Where node ports are answered.
+    pub(super) node_ports: Vec<IpAddr>,
+    /// Addresses that interfaces other than ours have: they need no binding.
+    pub(super) elsewhere: BTreeSet<IpAddr>,
+}
+
+/// What the operator decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Defaults {
+    pub(super) scheduler: String,
+    /// How long TCP connections to a removed endpoint may go on.
+    pub(super) drain: Duration,
+}
+
+pub(super) fn service(plan: &ServicePlan, view: &View, defaults: &Defaults) -> Fragment {
+    let mut fragment = Fragment::default();
+    let mut any = false;
+    for port in plan.ports(view.family) {
+        any = true;
+        let mut writer = PortWriter {
+            fragment: &mut fragment,
+            plan,
+            port,
+            view,
+            defaults,
+        };
+        writer.loop_back();
+        writer.cluster_ip();
+        writer.external_ips();
+        writer.load_balancer_ips();
+        writer.node_port();
+    }
+    if let Some(check) = plan.health_check.filter(|_| any) {
+        fragment
+            .entries
+            .insert((Set::HealthCheckNodePort, Entry::Port(check.port)));
+    }
+    fragment
+}
+
+struct PortWriter<'a> {
+    fragment: &'a mut Fragment,
+    plan: &'a ServicePlan,
+    port: &'a PortPlan,
+    view: &'a View,
+    defaults: &'a Defaults,
+}
+
+impl PortWriter<'_> {
+    /// An endpoint that reaches itself through the service must see the node as the client. Every local endpoint counts,
+    /// ready or not: connections outlive readiness.
+    fn loop_back(&mut self) {
+        let protocol = self.port.protocol().number();
+        for endpoint in self.port.endpoints.iter().filter(|endpoint| endpoint.is_local()) {
+            let ip = endpoint.address.ip();
+            let entry = Entry::IpPortIp(ip, protocol, endpoint.address.port(), ip);
+            self.fragment.entries.insert((Set::LoopBack, entry));
+        }
+    }
+
+    fn cluster_ip(&mut self) {
+        let ip = self.port.cluster_ip;
+        self.entry(Set::ClusterIp, ip, self.port.port);
+        self.serve(ip, self.port.port, self.port.internal, Claim::Address);
+        self.bind(ip);
+    }
+
+    fn external_ips(&mut self) {
+        let set = if self.is_local() {
+            Set::ExternalIpLocal
+        } else {
+            Set::ExternalIp
+        };
+        for &ip in &self.port.external_ips {
+            self.entry(set, ip, self.port.port);
+            self.serve_outside(ip);
+        }
+    }
+
+    fn load_balancer_ips(&mut self) {
+        let protocol = self.port.protocol().number();
+        for &ip in &self.port.load_balancer_ips {
+            self.entry(Set::LoadBalancer, ip, self.port.port);
+            if self.is_local() {
+                self.entry(Set::LoadBalancerLocal, ip, self.port.port);
+            }
+            if !self.port.source_ranges.is_empty() {
+                self.entry(Set::LoadBalancerFw, ip, self.port.port);
+                for range in &self.port.source_ranges {
+                    let entry = Entry::IpPortNet(ip, protocol, self.port.port, range.trunc());
+                    self.fragment.entries.insert((Set::LoadBalancerSourceCidr, entry));
+                }
+                // The node reaches the address with that same address as its source.
+                if self.port.node_in_source_ranges {
+                    let entry = Entry::IpPortIp(ip, protocol, self.port.port, ip);
+                    self.fragment.entries.insert((Set::LoadBalancerSourceIp, entry));
+                } else {
+                    self.fragment.closed_to_node.insert(self.at(ip, self.port.port));
+                }
+            }
+            self.serve_outside(ip);
+        }
+    }
+
+    fn node_port(&mut self) {
+        let Some(number) = self.port.node_port.filter(|_| !self.view.node_ports.is_empty()) else {
+            return;
+        };
+        let (set, local_set) = match self.port.protocol() {
+            Protocol::Tcp => (Set::NodePortTcp, Set::NodePortLocalTcp),
+            Protocol::Udp => (Set::NodePortUdp, Set::NodePortLocalUdp),
+            Protocol::Sctp => (Set::NodePortSctp, Set::NodePortLocalSctp),
+        };
+        for set in [set].into_iter().chain(self.is_local().then_some(local_set)) {
+            match self.port.protocol() {
+                Protocol::Tcp | Protocol::Udp => {
+                    self.fragment.entries.insert((set, Entry::Port(number)));
+                }
+                Protocol::Sctp => {
+                    for &ip in &self.view.node_ports {
+                        self.entry(set, ip, number);
+                    }
+                }
+            }
+        }
+        for &ip in &self.view.node_ports {
+            self.serve(ip, number, self.port.external.verdict, Claim::NodePort);
+        }
+    }
+
+    fn is_local(&self) -> bool {
+        self.port.external.policy == TrafficPolicy::Local
+    }
+
+    fn at(&self, address: IpAddr, port: u16) -> Virtual {
+        Virtual {
+            address,
+            port,
+            protocol: self.port.protocol().number(),
+        }
+    }
+
+    fn entry(&mut self, set: Set, ip: IpAddr, port: u16) {
+        let entry = Entry::IpPort(ip, self.port.protocol().number(), port);
+        self.fragment.entries.insert((set, entry));
+    }
+
+    fn bind(&mut self, ip: IpAddr) {
+        self.fragment.addresses.insert(ip);
+        self.fragment.entries.insert((Set::IpvsIps, Entry::Ip(ip)));
+    }
+
+    /// An address that others may have given to the node already.
+    fn serve_outside(&mut self, ip: IpAddr) {
+        self.serve(ip, self.port.port, self.port.external.verdict, Claim::Address);
+        if !self.view.elsewhere.contains(&ip) {
+            self.bind(ip);
+        }
+    }
+
+    fn serve(&mut self, ip: IpAddr, number: u16, verdict: Verdict, claim: Claim) {
+        let servers = match verdict {
+            Verdict::Forward(scope) => self.port.pool(scope).map(|endpoint| endpoint.address).collect(),
+            // IPVS refuses what it has no real server for.
+            Verdict::Drop | Verdict::Reject => BTreeSet::new(),
+        };
+        let at = self.at(ip, number);
+        let scheduler = self
+            .plan
+            .options
+            .scheduler
+            .as_deref()
+            .unwrap_or(&self.defaults.scheduler);
+        let service = Service {
+            at,
+            scheduler: scheduler.to_owned(),
+            flags: scheduler_flags(scheduler),
+            persistence: self.port.affinity,
+        };
+        let server = VirtualServer {
+            claim,
+            port: self.port.name.clone(),
+            service,
+            servers,
+            drain: self.drain(),
+        };
+        self.fragment.virtuals.insert(at, Arc::new(server));
+    }
+
+    /// Flows of UDP and SCTP move on at once, as with kube-proxy, unless the service asks for something else.
+    fn drain(&self) -> Duration {
+        self.plan.options.drain.unwrap_or(match self.port.protocol() {
+            Protocol::Tcp => self.defaults.drain,
+            Protocol::Udp | Protocol::Sctp => Duration::ZERO,
+        })
+    }
+}
+
+/// `mh` hashes the source port too, or all connections of a client would go to one endpoint.
+pub(super) fn scheduler_flags(scheduler: &str) -> u32 {
+    if scheduler == "mh" { SCHED2 } else { 0 }
+}
