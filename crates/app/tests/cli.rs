@@ -1,5 +1,7 @@
 //! The binary as a user meets it: exit codes, what goes to which stream, help, versions, completions.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 

@@ -1,6 +1,8 @@
 //! Every field of the configuration file: its default, a given value, `null`, the wrong type; what is refused and
 //! how; what is written back.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use ferry_app::config::{
     ApiClient, DetectLocal, Mode, NodePortAddresses, Settings, Source, configz, decode, to_yaml,
     values::GoDuration, written::Config,
@@ -569,4 +571,23 @@ fn nftables_mode_answers_node_ports_on_primary_addresses() {
     assert_eq!(settings(HEAD).node_port_addresses, NodePortAddresses::All);
     let bits = settings(&format!("{HEAD}mode: nftables\nnftables: {{masqueradeBit: 3}}\n"));
     assert_eq!(bits.masquerade_bit, 3);
+}
+
+#[test]
+fn the_fuzzing_door_takes_files_and_garbage() {
+    for text in [
+        include_str!("data/kubeadm.conf"),
+        HEAD,
+        "",
+        "{",
+        "\u{0}",
+        "? a\n: b\n",
+        "&a [*a]",
+    ] {
+        ferry_app::config::fuzz_config(text.as_bytes());
+    }
+    for row in FIELDS {
+        ferry_app::config::fuzz_config(with(row.0, row.2).as_bytes());
+    }
+    ferry_app::config::fuzz_config(&[0xff, 0xfe]);
 }

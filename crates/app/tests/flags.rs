@@ -1,5 +1,7 @@
 //! Every flag: that it exists, its default, how it is read and refused, and what becomes of it beside `--config`.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use ferry_app::cli::flags::{self, FLAGS, Flag, Typed};
 use ferry_app::config::{self, Level, Settings};
 

@@ -1,5 +1,7 @@
 //! Every rule of validation: the exact message, and that the value next to it is fine.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use ferry_app::config::Settings;
 
 fn error(args: &[&str]) -> Option<String> {
@@ -138,6 +140,15 @@ fn client() {
             "failed validate: KubeProxyConfiguration.ClientConnection.QPS: Invalid value: NaN: must be a number"
         )
     );
+}
+
+#[test]
+fn host_name() {
+    refused(
+        "hostnameOverride: \"  \"",
+        "HostnameOverride: Invalid value: \"  \": must not be blank",
+    );
+    accepted("hostnameOverride: \" Node-1 \"");
 }
 
 #[test]

@@ -54,3 +54,27 @@ impl Settings {
         settings(Arc::new(typed))
     }
 }
+
+/// The door for fuzzing: any bytes may be refused, none may panic, and what is accepted must be written in a form
+/// that is read back the same, and judged without surprise.
+pub fn fuzz_config(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(decoded) = decode(text, None) else { return };
+    let written = to_yaml(&decoded.config);
+    let again = decode(&written, None);
+    assert!(
+        again.is_ok_and(|again| again.config == decoded.config),
+        "not read back the same:\n{written}"
+    );
+    let _ = validate::check(&decoded.config).into_result();
+    if let Ok(gates) = crate::gates::Gates::new(&decoded.config.feature_gates) {
+        let completed = Completed {
+            config: decoded.config,
+            gates,
+            notes: Vec::new(),
+        };
+        let _ = completed.validate(Arc::new(Typed::default()));
+    }
+}

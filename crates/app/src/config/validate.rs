@@ -118,6 +118,13 @@ pub(super) fn check(config: &Config) -> Faults {
     check_linux(config, f);
     check_mode(config, f);
     check_client(config, f);
+    if !config.hostname_override.is_empty() && config.hostname_override.trim().is_empty() {
+        f.invalid(
+            &at("HostnameOverride"),
+            quote(&config.hostname_override),
+            "must not be blank",
+        );
+    }
     check_periods(config, f);
     if parse_ip(&config.bind_address).is_none() {
         let detail = "not a valid textual representation of an IP address";
