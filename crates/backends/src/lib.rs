@@ -5,6 +5,7 @@
 
 pub mod iptables;
 pub mod ipvs;
+pub mod nftables;
 pub mod userspace;
 
 use std::sync::Arc;

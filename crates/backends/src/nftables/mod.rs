@@ -1,0 +1,307 @@
+//! The nftables mode: maps, not chains. A service is a handful of elements in shared maps; chains exist by the size
+//! of a pool, not by service; only services with session affinity have chains of their own.
+//! May touch the tables `kube-proxy` of the families `ip` and `ip6`, through [`ferry_host::nftables`].
+//! Always holds: one `apply` is one transaction, what is right already is not touched, and work follows the change.
+
+mod compile;
+mod diff;
+mod image;
+mod lane;
+mod ledger;
+mod names;
+mod ops;
+mod render;
+mod ruleset;
+mod traffic;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use ferry_host::nftables::{self as nft, Client, Generation};
+use ferry_model::{Family, PerFamily, Plan};
+
+pub use ruleset::Ruleset;
+
+use crate::{Alarm, Applied, Backend, Error, ErrorKind, Repair, Traffic};
+use lane::Known;
+use ops::Ops;
+use render::Context;
+use watch::{Trouble, Watch};
+
+/// How often a full look starts again because others changed nf_tables meanwhile, before it goes without a check.
+const ATTEMPTS: u32 = 5;
+
+/// What the operator decided about this mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The bit of the packet mark, 0 to 31, that says: masquerade this.
+    pub masquerade_bit: u8,
+    /// Whether elements count new connections. Costs kernel memory: a counter for each CPU in each element.
+    pub counters: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            masquerade_bit: 14,
+            counters: false,
+        }
+    }
+}
+
+impl Options {
+    fn context(&self, plan: &Plan, family: Family) -> Context {
+        Context::new(
+            plan.node(),
+            family,
+            1u32 << (self.masquerade_bit & 31),
+            self.counters,
+        )
+    }
+}
+
+/// The table of a family as the plan wants it.
+pub fn render(plan: &Plan, family: Family, options: &Options) -> Ruleset {
+    render::ruleset(plan, &options.context(plan, family))
+}
+
+/// The backend.
+pub struct Nftables {
+    options: Options,
+    alarm: Alarm,
+    client: Client,
+    watch: Option<Watch>,
+    lanes: PerFamily<Lane>,
+    /// The last transaction that is known to have left our tables as they should be.
+    generation: Option<u32>,
+}
+
+/// One family's state.
+#[derive(Debug, Default)]
+struct Lane {
+    known: Option<Known>,
+    /// The last transaction was refused. Some kernels validate such a table slowly ever after, so it is made anew.
+    refused: bool,
+}
+
+impl std::fmt::Debug for Nftables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Nftables")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Nftables {
+    /// Opens the way to nf_tables in the calling thread's network namespace. `alarm` is called from another thread
+    /// when somebody else changes the table; the next `apply` then repairs it.
+    pub fn new(options: Options, alarm: Alarm) -> Result<Self, Error> {
+        let attempt = || "open nf_tables".to_owned();
+        let mut client = Client::open().map_err(|error| failed(attempt(), &error))?;
+        client.generation().map_err(|error| failed(attempt(), &error))?;
+        Ok(Self {
+            options,
+            alarm,
+            client,
+            watch: None,
+            lanes: PerFamily::default(),
+            generation: None,
+        })
+    }
+
+    /// Changes what changed since the last time; `None` if that is not known well enough.
+    fn apply_changes(
+        &mut self,
+        plan: &Plan,
+        family: Family,
+        context: &Context,
+    ) -> Result<Option<Ops>, Error> {
+        let lane = self.lanes.get_mut(family);
+        let Some(known) = lane.known.as_mut().filter(|known| known.context == *context) else {
+            return Ok(None);
+        };
+        let Some(ops) = known.update(plan) else {
+            return Ok(None);
+        };
+        let mut generation = self.generation;
+        loop {
+            match self.client.commit(ops.batch(context.family, generation)) {
+                Ok(()) => {
+                    if !ops.is_empty() {
+                        self.generation = generation.map(Generation::next);
+                    }
+                    return Ok(Some(ops));
+                }
+                Err(nft::Error::Outdated) => {
+                    generation = self.harmless_generation();
+                    if generation.is_none() {
+                        self.lanes.get_mut(family).known = None;
+                        return Ok(None);
+                    }
+                }
+                Err(error) => return Err(self.forget(family, &ops, &error)),
+            }
+        }
+    }
+
+    /// The current generation, if nothing that led to it touched our tables.
+    fn harmless_generation(&mut self) -> Option<u32> {
+        let now = self.client.generation().ok()?.id;
+        self.watch
+            .as_ref()
+            .filter(|watch| watch.is_harmless(now))
+            .map(|_| now)
+    }
+
+    /// Looks at everything.
+    fn apply_everything(&mut self, plan: &Plan, family: Family, context: &Context) -> Result<Ops, Error> {
+        let lane = self.lanes.get_mut(family);
+        lane.known = None;
+        let anew = lane.refused;
+        let reading = || format!("read table {} {}", context.family.as_str(), names::TABLE);
+        for attempt in 1.. {
+            let now = self
+                .client
+                .generation()
+                .map_err(|error| failed(reading(), &error))?
+                .id;
+            let compared = lane::compare(&mut self.client, plan, context, anew);
+            let (ops, known) = compared.map_err(|error| failed(reading(), &error))?;
+            let checked = (attempt < ATTEMPTS).then_some(now);
+            match self.client.commit(ops.batch(context.family, checked)) {
+                Ok(()) => {
+                    let committed = if ops.is_empty() {
+                        now
+                    } else {
+                        Generation::next(now)
+                    };
+                    self.generation = Some(committed);
+                    *self.lanes.get_mut(family) = Lane {
+                        known: Some(known),
+                        refused: false,
+                    };
+                    return Ok(ops);
+                }
+                Err(nft::Error::Outdated) => {}
+                Err(error) => return Err(self.forget(family, &ops, &error)),
+            }
+        }
+        Err(Error {
+            attempt: reading(),
+            reason: "it never stood still".into(),
+            kind: ErrorKind::Transaction,
+        })
+    }
+
+    /// After a refusal nothing is known, and the table is not to be trusted.
+    fn forget(&mut self, family: Family, ops: &Ops, error: &nft::Error) -> Error {
+        *self.lanes.get_mut(family) = Lane {
+            known: None,
+            refused: true,
+        };
+        let attempt = format!(
+            "write {} additions and {} removals to nf_tables",
+            ops.additions(),
+            ops.removals()
+        );
+        failed(attempt, error)
+    }
+
+    fn watch(&mut self, warnings: &mut Vec<String>) {
+        if self.watch.is_some() {
+            return;
+        }
+        match Watch::start(&mut self.client, self.generation, self.alarm.clone()) {
+            Ok(watch) => self.watch = Some(watch),
+            Err(error) => warnings.push(format!("changes by others will not be noticed: {error}")),
+        }
+    }
+}
+
+impl Backend for Nftables {
+    fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
+        let context = self.options.context(plan, family);
+        let trouble = self.watch.as_ref().and_then(|watch| watch.take(context.family));
+        let was_known = self.lanes.get(family).known.is_some();
+        if trouble.is_some() {
+            self.lanes.get_mut(family).known = None;
+        }
+        let partial = self.apply_changes(plan, family, &context)?;
+        let full = partial.is_none();
+        let ops = match partial {
+            Some(ops) => ops,
+            None => self.apply_everything(plan, family, &context)?,
+        };
+        let mut warnings = Vec::new();
+        self.watch(&mut warnings);
+        let trouble = trouble.or_else(|| self.watch.as_ref().filter(|_| full)?.take(context.family));
+        Ok(Applied {
+            full,
+            added: ops.additions(),
+            removed: ops.removals(),
+            repaired: trouble
+                .filter(|_| was_known)
+                .map(|trouble| repaired(trouble, &ops, context.family))
+                .unwrap_or_default(),
+            warnings,
+            ..Applied::default()
+        })
+    }
+
+    fn cleanup(&mut self) -> Result<(), Error> {
+        self.watch = None;
+        self.lanes = PerFamily::default();
+        for family in [nft::Family::Ip, nft::Family::Ip6] {
+            self.client.delete_table(family, names::TABLE).map_err(|error| {
+                failed(
+                    format!("delete table {} {}", family.as_str(), names::TABLE),
+                    &error,
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn traffic(&mut self) -> Result<Vec<Traffic>, Error> {
+        let mut all = Vec::new();
+        for family in Family::BOTH {
+            if let Some(known) = self
+                .lanes
+                .get(family)
+                .known
+                .as_ref()
+                .filter(|known| known.context.counters)
+            {
+                let counted = traffic::read(&mut self.client, known, family);
+                all.extend(counted.map_err(|error| failed("read the counters of nf_tables".into(), &error))?);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// What others had changed: one report, by all who did it.
+fn repaired(trouble: Trouble, ops: &Ops, family: nft::Family) -> Vec<Repair> {
+    if ops.is_empty() {
+        return Vec::new();
+    }
+    let by = trouble.by.into_iter().collect::<Vec<_>>().join(", ");
+    vec![Repair {
+        what: ops.summary(family),
+        by: Some(by).filter(|by| !by.is_empty()),
+    }]
+}
+
+fn failed(attempt: String, error: &nft::Error) -> Error {
+    let kind = if error.is_unsupported() {
+        ErrorKind::Unsupported
+    } else {
+        ErrorKind::Transaction
+    };
+    Error {
+        attempt,
+        reason: error.to_string(),
+        kind,
+    }
+}

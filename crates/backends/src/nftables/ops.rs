@@ -1,0 +1,148 @@
+//! Changes of the table, as a value, and their order in a transaction.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferry_host::nftables::{Batch, ChainDecl, Element, Family, SetDecl};
+
+use super::image::ChainImage;
+use super::names;
+use super::ruleset::Name;
+
+/// What happens to the table itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum TableOp {
+    #[default]
+    Keep,
+    Create,
+    /// Deleted and created in one transaction: packets see the old one or the new one.
+    Recreate,
+}
+
+/// Everything that has to change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ops {
+    pub(super) table: TableOp,
+    pub(super) new_chains: BTreeMap<Name, NewChain>,
+    pub(super) changed_chains: BTreeMap<Name, ChainImage>,
+    pub(super) removed_chains: BTreeSet<Name>,
+    pub(super) new_sets: BTreeMap<Name, SetDecl>,
+    pub(super) removed_sets: BTreeSet<Name>,
+    pub(super) deleted: BTreeMap<Name, Vec<Element>>,
+    pub(super) added: BTreeMap<Name, Vec<Element>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NewChain {
+    pub(super) image: ChainImage,
+    pub(super) comment: Option<&'static str>,
+}
+
+impl Ops {
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(super) fn add(&mut self, set: &str, element: Element) {
+        put(&mut self.added, set, element);
+    }
+
+    pub(super) fn delete(&mut self, set: &str, element: Element) {
+        put(&mut self.deleted, set, element);
+    }
+
+    /// How many elements, chains and sets appear.
+    pub(super) fn additions(&self) -> usize {
+        self.new_chains.len()
+            + self.changed_chains.len()
+            + self.new_sets.len()
+            + self.added.values().map(Vec::len).sum::<usize>()
+    }
+
+    /// How many disappear.
+    pub(super) fn removals(&self) -> usize {
+        self.removed_chains.len()
+            + self.removed_sets.len()
+            + self.deleted.values().map(Vec::len).sum::<usize>()
+    }
+
+    /// For people: what was not as it should be.
+    pub(super) fn summary(&self, family: Family) -> String {
+        let table = format!("table {} {}", family.as_str(), names::TABLE);
+        match self.table {
+            TableOp::Create => return format!("{table} was gone"),
+            TableOp::Recreate => return format!("{table} was made anew"),
+            TableOp::Keep => {}
+        }
+        let names = |kind: &str, names: Vec<&Name>| match names[..] {
+            [] => None,
+            [name] => Some(format!("{kind} {name}")),
+            [name, ..] => Some(format!("{kind} {name} and {} more", names.len() - 1)),
+        };
+        let chains = self
+            .new_chains
+            .keys()
+            .chain(self.changed_chains.keys())
+            .chain(&self.removed_chains)
+            .collect();
+        let sets = self.new_sets.keys().chain(&self.removed_sets).collect();
+        let mut touched: BTreeSet<&Name> = self.added.keys().collect();
+        touched.extend(self.deleted.keys());
+        touched.retain(|name| !self.new_sets.contains_key(*name));
+        let parts = [
+            names("chain", chains),
+            names("set", sets),
+            names("elements of", touched.into_iter().collect()),
+        ];
+        format!(
+            "{table}: {}",
+            parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+        )
+    }
+
+    /// The transaction. Things appear before what refers to them, and go after.
+    pub(super) fn batch(&self, family: Family, generation: Option<u32>) -> Batch {
+        let mut batch = Batch::new(family, names::TABLE, generation);
+        if self.table == TableOp::Recreate {
+            batch.delete_table();
+        }
+        if self.table != TableOp::Keep {
+            batch.add_table(names::TABLE_COMMENT);
+        }
+        for (name, chain) in &self.new_chains {
+            batch.add_chain(&ChainDecl {
+                name: name.clone(),
+                base: chain.image.base,
+                comment: chain.comment.map(Into::into),
+            });
+        }
+        self.new_sets.values().for_each(|decl| batch.add_set(decl));
+        self.changed_chains
+            .keys()
+            .chain(&self.removed_chains)
+            .for_each(|name| batch.flush_chain(name));
+        self.deleted
+            .iter()
+            .for_each(|(set, elements)| batch.delete_elements(set, elements));
+        self.added
+            .iter()
+            .for_each(|(set, elements)| batch.add_elements(set, elements));
+        for (name, chain) in &self.new_chains {
+            batch.add_rules(name, &chain.image.rules);
+        }
+        for (name, chain) in &self.changed_chains {
+            batch.add_rules(name, &chain.rules);
+        }
+        self.removed_sets.iter().for_each(|name| batch.delete_set(name));
+        self.removed_chains
+            .iter()
+            .for_each(|name| batch.delete_chain(name));
+        batch
+    }
+}
+
+fn put(into: &mut BTreeMap<Name, Vec<Element>>, set: &str, element: Element) {
+    match into.get_mut(set) {
+        Some(elements) => elements.push(element),
+        None => drop(into.insert(set.into(), vec![element])),
+    }
+}

@@ -1,0 +1,199 @@
+//! Plan -> what the table should hold. Pure. Services become pieces one by one, so that the same code serves the
+//! whole table and the one service that changed.
+
+mod affinity;
+mod fixed;
+mod port;
+mod shared;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ferry_host::nftables::{self as nft, Element, SetDecl};
+use ferry_model::{Family, NodeFamily, NodePlan, Plan, PortPlan, ServicePlan};
+
+use super::names;
+use super::ruleset::{Chain, Name, Ruleset, Set, element_key};
+pub(super) use shared::Shared;
+
+/// Where the slots of Local pools start in the maps of endpoints; those of Cluster pools start at zero.
+pub(super) const LOCAL_SLOTS: u32 = 1 << 16;
+
+/// Everything but the services that the table depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Context {
+    pub(super) family: nft::Family,
+    pub(super) mark: u32,
+    pub(super) counters: bool,
+    pub(super) masquerade_all: bool,
+    pub(super) node: NodeFamily,
+}
+
+impl Context {
+    pub(super) fn new(node: &NodePlan, family: Family, mark: u32, counters: bool) -> Self {
+        let mut own = node.family(family).clone();
+        // Not used here: a new address of the host must not look like a change of the rules.
+        own.addresses = Vec::new();
+        own.node_ip = None;
+        Self {
+            family: match family {
+                Family::V4 => nft::Family::Ip,
+                Family::V6 => nft::Family::Ip6,
+            },
+            mark,
+            counters,
+            masquerade_all: node.masquerade_all,
+            node: own,
+        }
+    }
+}
+
+/// The sets and maps that are always there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum FixedSet {
+    ClusterIps,
+    NodePortIps,
+    Hairpin,
+    ServiceIps,
+    ServiceNodePorts,
+    NoEndpointServices,
+    NoEndpointNodePorts,
+    FirewallIps,
+    ServiceCidrs,
+    Protocols,
+    Endpoints,
+    NodePortEndpoints,
+}
+
+impl FixedSet {
+    pub(super) const ALL: [Self; 12] = [
+        Self::ClusterIps,
+        Self::NodePortIps,
+        Self::Hairpin,
+        Self::ServiceIps,
+        Self::ServiceNodePorts,
+        Self::NoEndpointServices,
+        Self::NoEndpointNodePorts,
+        Self::FirewallIps,
+        Self::ServiceCidrs,
+        Self::Protocols,
+        Self::Endpoints,
+        Self::NodePortEndpoints,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::ClusterIps => names::CLUSTER_IPS,
+            Self::NodePortIps => names::NODE_PORT_IPS,
+            Self::Hairpin => names::HAIRPIN,
+            Self::ServiceIps => names::SERVICE_IPS,
+            Self::ServiceNodePorts => names::SERVICE_NODE_PORTS,
+            Self::NoEndpointServices => names::NO_ENDPOINT_SERVICES,
+            Self::NoEndpointNodePorts => names::NO_ENDPOINT_NODE_PORTS,
+            Self::FirewallIps => names::FIREWALL_IPS,
+            Self::ServiceCidrs => names::SERVICE_CIDRS,
+            Self::Protocols => names::PROTOCOLS,
+            Self::Endpoints => names::ENDPOINTS,
+            Self::NodePortEndpoints => names::NODE_PORT_ENDPOINTS,
+        }
+    }
+}
+
+/// One thing that a service needs in the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// An element that is this service's alone: the plan gives each frontend to one service.
+    Element(FixedSet, Element),
+    /// Something that other services may need too.
+    Shared(Shared),
+    /// A chain of its own.
+    Chain(Name, Chain),
+    /// A set of its own.
+    Set(Name, Set),
+}
+
+/// What a service needs in the table of a family.
+pub(super) fn service(service: &ServicePlan, context: &Context) -> Vec<Piece> {
+    let family = match context.family {
+        nft::Family::Ip => Family::V4,
+        nft::Family::Ip6 => Family::V6,
+    };
+    let mut pieces = Vec::new();
+    for plan in service.ports(family) {
+        port::render(plan, context, &mut pieces);
+    }
+    pieces
+}
+
+/// What one of its ports needs.
+pub(super) fn port(plan: &PortPlan, context: &Context) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    port::render(plan, context, &mut pieces);
+    pieces
+}
+
+pub(super) use fixed::render as fixed;
+
+/// The whole table.
+pub(super) fn ruleset(plan: &Plan, context: &Context) -> Ruleset {
+    let mut ruleset = fixed(context);
+    for plan in plan.services() {
+        for piece in service(plan, context) {
+            match piece {
+                Piece::Element(set, element) => insert(&mut ruleset.sets, set.name(), element),
+                Piece::Chain(name, chain) => drop(ruleset.chains.insert(name, chain)),
+                Piece::Set(name, set) => drop(ruleset.sets.insert(name, set)),
+                Piece::Shared(Shared::Element(set, key)) => {
+                    insert(&mut ruleset.sets, set.name(), Element::new(key, nft::Value::None));
+                }
+                Piece::Shared(shared) => {
+                    let (chains, sets) = shared.objects(context);
+                    ruleset.chains.extend(chains);
+                    ruleset.sets.extend(sets);
+                }
+            }
+        }
+    }
+    ruleset
+}
+
+fn insert(sets: &mut BTreeMap<Name, Set>, name: &str, element: Element) {
+    if let Some(set) = sets.get_mut(name) {
+        set.elements.insert(element_key(&element), element);
+    }
+}
+
+fn set(decl: SetDecl, elements: impl IntoIterator<Item = Element>) -> Set {
+    let elements = elements
+        .into_iter()
+        .map(|element| (element_key(&element), element))
+        .collect();
+    Set { decl, elements }
+}
+
+/// An address's bytes, as keys have them.
+enum Octets {
+    V4([u8; 4]),
+    V6([u8; 16]),
+}
+
+impl Octets {
+    fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Self::V4(address.octets()),
+            IpAddr::V6(address) => Self::V6(address.octets()),
+        }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::V4(octets) => octets,
+            Self::V6(octets) => octets,
+        }
+    }
+}
+
+fn text(text: &str) -> Option<Arc<str>> {
+    Some(text.into())
+}

@@ -1,0 +1,397 @@
+//! The part of the table that no service owns: hooks, checks, and the sets that services fill.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ferry_host::nftables::{
+    BaseChain, ChainKind, DataType, Element, Family, Field, Hook, Key, SetDecl, Value, Verdict,
+};
+use ferry_model::{Detector, NodePorts, Protocol};
+use ipnet::IpNet;
+
+use super::{Context, FixedSet, Octets, set, text};
+use crate::nftables::names;
+use crate::nftables::ruleset::{Chain, Load, Name, Rule, Ruleset, Set, Side, Statement, after};
+
+/// The key of the maps of frontends.
+pub(super) const FRONTEND: [Load; 3] = [Load::Destination, Load::Protocol, Load::Port];
+/// The key of the maps of node ports.
+pub(super) const NODE_PORT: [Load; 2] = [Load::Protocol, Load::Port];
+
+pub(in super::super) fn render(context: &Context) -> Ruleset {
+    Ruleset {
+        family: context.family,
+        table: names::TABLE,
+        comment: names::TABLE_COMMENT,
+        sets: FixedSet::ALL
+            .into_iter()
+            .map(|fixed| (fixed.name().into(), fixed_set(fixed, context)))
+            .collect(),
+        chains: chains(context),
+    }
+}
+
+pub(super) fn address_field(family: Family) -> Field {
+    match family {
+        Family::Ip => Field::Ipv4,
+        Family::Ip6 => Field::Ipv6,
+    }
+}
+
+fn fixed_set(fixed: FixedSet, context: &Context) -> Set {
+    let address = address_field(context.family);
+    let (proto, port, number) = (Field::Proto, Field::Port, Field::Number);
+    let verdict = || Some(DataType::Verdict);
+    let endpoint = || Some(DataType::Fields([address, port].into()));
+    let declare = |key: &[Field], data: Option<DataType>, comment: &str| SetDecl {
+        key: key.into(),
+        data,
+        comment: text(comment),
+        ..SetDecl::new(fixed.name())
+    };
+    let counted = |decl: SetDecl| SetDecl {
+        counter: context.counters,
+        ..decl
+    };
+    match fixed {
+        FixedSet::ClusterIps => set(declare(&[address], None, "Active ClusterIPs"), []),
+        FixedSet::NodePortIps => set(
+            declare(&[address], None, "IPs that accept NodePort traffic"),
+            node_port_addresses(context)
+                .iter()
+                .map(|ip| Element::new(Key::of(Octets::of(*ip).as_slice()), Value::None)),
+        ),
+        FixedSet::Hairpin => set(
+            declare(
+                &[address, address, proto, port],
+                None,
+                "service hairpin connections",
+            ),
+            [],
+        ),
+        FixedSet::ServiceIps => set(
+            counted(declare(
+                &[address, proto, port],
+                verdict(),
+                "ClusterIP, ExternalIP and LoadBalancer IP traffic",
+            )),
+            [],
+        ),
+        FixedSet::ServiceNodePorts => set(
+            counted(declare(&[proto, port], verdict(), "NodePort traffic")),
+            [],
+        ),
+        FixedSet::NoEndpointServices => set(
+            declare(
+                &[address, proto, port],
+                verdict(),
+                "vmap to drop or reject packets to services with no endpoints",
+            ),
+            [],
+        ),
+        FixedSet::NoEndpointNodePorts => set(
+            declare(
+                &[proto, port],
+                verdict(),
+                "vmap to drop or reject packets to service nodeports with no endpoints",
+            ),
+            [],
+        ),
+        FixedSet::FirewallIps => set(
+            declare(
+                &[address, proto, port],
+                verdict(),
+                "destinations that are subject to LoadBalancerSourceRanges",
+            ),
+            [],
+        ),
+        FixedSet::ServiceCidrs => set(
+            SetDecl {
+                interval: true,
+                ..declare(&[address], None, "networks of ClusterIPs")
+            },
+            intervals(&context.node.service_cidrs),
+        ),
+        FixedSet::Protocols => set(
+            declare(&[proto], None, "protocols that services can have"),
+            [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+                .map(|protocol| Element::new(Key::of(&[protocol.number()]), Value::None)),
+        ),
+        FixedSet::Endpoints => set(
+            counted(declare(
+                &[address, proto, port, number],
+                endpoint(),
+                "endpoints by frontend and slot",
+            )),
+            [],
+        ),
+        FixedSet::NodePortEndpoints => set(
+            counted(declare(
+                &[proto, port, number],
+                endpoint(),
+                "endpoints by NodePort and slot",
+            )),
+            [],
+        ),
+    }
+}
+
+fn node_port_addresses(context: &Context) -> &[IpAddr] {
+    match &context.node.node_ports {
+        NodePorts::All => &[],
+        NodePorts::Only(addresses) => addresses,
+    }
+}
+
+/// Networks as the elements of an interval set: overlapping and adjoining ones become one range.
+pub(super) fn intervals(networks: &[IpNet]) -> Vec<Element> {
+    let mut wanted: Vec<(IpAddr, Option<IpAddr>)> =
+        networks.iter().map(|net| (net.network(), after(net))).collect();
+    wanted.sort();
+    let mut ranges: Vec<(IpAddr, Option<IpAddr>)> = Vec::new();
+    for (start, end) in wanted {
+        match ranges.last_mut() {
+            Some((_, last)) if last.is_none_or(|last| start <= last) => {
+                let further = last.zip(end).map(|(last, end)| last.max(end));
+                *last = further;
+            }
+            _ => ranges.push((start, end)),
+        }
+    }
+    let bound = |address: IpAddr, interval_end: bool| Element {
+        interval_end,
+        ..Element::new(Key::of(Octets::of(address).as_slice()), Value::None)
+    };
+    let both = |(start, end): (IpAddr, Option<IpAddr>)| {
+        std::iter::once(bound(start, false)).chain(end.map(|end| bound(end, true)))
+    };
+    ranges.into_iter().flat_map(both).collect()
+}
+
+fn chains(context: &Context) -> BTreeMap<Name, Chain> {
+    let base = |kind, hook, priority| Some(BaseChain { kind, hook, priority });
+    let (filter, nat) = (ChainKind::Filter, ChainKind::Nat);
+    let check = |chain: &str| Rule::from(vec![Statement::New, Statement::jump(chain)]);
+    let jump = |chain: &str| Rule::from(vec![Statement::jump(chain)]);
+    let chain = |base: Option<BaseChain>, rules: Vec<Rule>| Chain {
+        base,
+        comment: None,
+        rules,
+    };
+    let mut prerouting = vec![check(names::FIREWALL_CHECK)];
+    prerouting.splice(0..0, loopback_guard(context));
+    [
+        (
+            names::FILTER_PREROUTING,
+            chain(base(filter, Hook::Prerouting, -110), prerouting),
+        ),
+        (
+            names::FILTER_OUTPUT_PRE_DNAT,
+            chain(
+                base(filter, Hook::Output, -110),
+                vec![check(names::FIREWALL_CHECK)],
+            ),
+        ),
+        (
+            names::FILTER_INPUT,
+            chain(
+                base(filter, Hook::Input, 0),
+                vec![check(names::NODE_PORT_CHECK), check(names::SERVICE_CHECK)],
+            ),
+        ),
+        (
+            names::FILTER_FORWARD,
+            chain(
+                base(filter, Hook::Forward, 0),
+                vec![check(names::SERVICE_CHECK), check(names::CLUSTER_IPS_CHECK)],
+            ),
+        ),
+        (
+            names::FILTER_OUTPUT,
+            chain(
+                base(filter, Hook::Output, 0),
+                vec![check(names::SERVICE_CHECK), check(names::CLUSTER_IPS_CHECK)],
+            ),
+        ),
+        (
+            names::NAT_PREROUTING,
+            chain(base(nat, Hook::Prerouting, -100), vec![jump(names::SERVICES)]),
+        ),
+        (
+            names::NAT_OUTPUT,
+            chain(base(nat, Hook::Output, -100), vec![jump(names::SERVICES)]),
+        ),
+        (
+            names::NAT_POSTROUTING,
+            chain(base(nat, Hook::Postrouting, 100), vec![jump(names::MASQUERADING)]),
+        ),
+        (
+            names::FIREWALL_CHECK,
+            chain(
+                None,
+                vec![vec![Statement::verdict_of(&FRONTEND, names::FIREWALL_IPS)].into()],
+            ),
+        ),
+        (
+            names::SERVICE_CHECK,
+            chain(
+                None,
+                vec![vec![Statement::verdict_of(&FRONTEND, names::NO_ENDPOINT_SERVICES)].into()],
+            ),
+        ),
+        (
+            names::NODE_PORT_CHECK,
+            chain(None, vec![node_port_check(context)]),
+        ),
+        (names::CLUSTER_IPS_CHECK, chain(None, cluster_ips_check())),
+        (names::SERVICES, chain(None, services(context))),
+        (names::MASQUERADING, chain(None, masquerading(context))),
+        (
+            names::REJECT,
+            Chain {
+                base: None,
+                comment: Some("helper for @no-endpoint-services / @no-endpoint-nodeports"),
+                rules: vec![vec![Statement::Reject].into()],
+            },
+        ),
+    ]
+    .map(|(name, chain)| (name.into(), chain))
+    .into()
+}
+
+/// Where node ports answer on 127.0.0.1, the kernel has been told to route that network, so what comes in from
+/// elsewhere for it must be stopped. IPv6 needs no such telling, and the kernel stops ::1 from outside itself.
+fn loopback_guard(context: &Context) -> Option<Rule> {
+    let guarded = context.family == Family::Ip && context.node.localhost_node_ports;
+    let loopback = Statement::Within {
+        side: Side::Destination,
+        net: loopback(context.family),
+        not: false,
+    };
+    let elsewhere = Statement::Interface {
+        name: "lo".into(),
+        prefix: false,
+        not: true,
+    };
+    let drop = Statement::Verdict(Verdict::Drop);
+    guarded.then(|| {
+        Rule::commented(
+            vec![elsewhere, loopback, drop],
+            "nobody else reaches loopback addresses",
+        )
+    })
+}
+
+fn loopback(family: Family) -> IpNet {
+    match family {
+        Family::Ip => IpNet::V4(ipnet::Ipv4Net::new_assert(
+            std::net::Ipv4Addr::new(127, 0, 0, 0),
+            8,
+        )),
+        Family::Ip6 => IpNet::from(IpAddr::from(std::net::Ipv6Addr::LOCALHOST)),
+    }
+}
+
+/// The match for addresses that answer node ports. Where all do, whether one is local is for the route tables to say,
+/// which only the rules before routing ask.
+fn node_port_address(context: &Context, ask_routes: bool) -> Vec<Statement> {
+    match &context.node.node_ports {
+        NodePorts::Only(_) => vec![Statement::in_set(&[Load::Destination], names::NODE_PORT_IPS)],
+        NodePorts::All => {
+            let local = ask_routes.then_some(Statement::HostsOwn(Side::Destination));
+            let outside = Statement::Within {
+                side: Side::Destination,
+                net: loopback(context.family),
+                not: true,
+            };
+            let outside = (!context.node.localhost_node_ports).then_some(outside);
+            local.into_iter().chain(outside).collect()
+        }
+    }
+}
+
+fn node_port_check(context: &Context) -> Rule {
+    let mut statements = node_port_address(context, false);
+    statements.push(Statement::verdict_of(&NODE_PORT, names::NO_ENDPOINT_NODE_PORTS));
+    statements.into()
+}
+
+fn cluster_ips_check() -> Vec<Rule> {
+    let destination = |set: &str| Statement::in_set(&[Load::Destination], set);
+    vec![
+        Rule::commented(
+            vec![destination(names::CLUSTER_IPS), Statement::Reject],
+            "Reject traffic to invalid ports of ClusterIPs",
+        ),
+        Rule::commented(
+            vec![
+                destination(names::SERVICE_CIDRS),
+                Statement::Verdict(Verdict::Drop),
+            ],
+            "Drop traffic to unallocated ClusterIPs",
+        ),
+    ]
+}
+
+fn services(context: &Context) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let cluster_ip = Statement::in_set(&[Load::Destination], names::CLUSTER_IPS);
+    let mark = Statement::SetMark(context.mark);
+    if context.masquerade_all {
+        rules.push(Rule::commented(
+            vec![cluster_ip, mark],
+            "masquerade all clusterIP traffic",
+        ));
+    } else if let Some(foreign) = from_pod(context, true) {
+        rules.push(Rule::commented(
+            vec![cluster_ip, foreign, mark],
+            "masquerade clusterIP traffic from outside cluster",
+        ));
+    }
+    rules.push(vec![Statement::verdict_of(&FRONTEND, names::SERVICE_IPS)].into());
+    let mut node_port = node_port_address(context, true);
+    node_port.push(Statement::verdict_of(&NODE_PORT, names::SERVICE_NODE_PORTS));
+    rules.push(node_port.into());
+    rules
+}
+
+/// The match for traffic of local pods (or not of them), where there is a way to tell.
+pub(super) fn from_pod(context: &Context, not: bool) -> Option<Statement> {
+    match &context.node.detector {
+        Detector::None => None,
+        Detector::Cidr(net) => Some(Statement::Within {
+            side: Side::Source,
+            net: *net,
+            not,
+        }),
+        Detector::Bridge(name) => Some(Statement::Interface {
+            name: name.clone(),
+            prefix: false,
+            not,
+        }),
+        Detector::InterfacePrefix(name) => Some(Statement::Interface {
+            name: name.clone(),
+            prefix: true,
+            not,
+        }),
+    }
+}
+
+fn masquerading(context: &Context) -> Vec<Rule> {
+    let mark = context.mark;
+    let hairpin = [Load::Source, Load::Destination, Load::Protocol, Load::Port];
+    vec![
+        vec![
+            Statement::HasMark(mark),
+            Statement::FlipMark(mark),
+            Statement::Masquerade,
+        ]
+        .into(),
+        vec![
+            Statement::Translated,
+            Statement::in_set(&hairpin, names::HAIRPIN),
+            Statement::Masquerade,
+        ]
+        .into(),
+    ]
+}
