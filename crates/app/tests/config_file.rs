@@ -591,3 +591,38 @@ fn the_fuzzing_door_takes_files_and_garbage() {
     }
     ferry_app::config::fuzz_config(&[0xff, 0xfe]);
 }
+
+/// A few thousand damaged files, the same ones every time; `cargo xtask fuzz config` goes further.
+#[test]
+fn damaged_files_are_refused_or_read_but_never_a_surprise() {
+    let seeds = [
+        include_bytes!("data/kubeadm.conf").as_slice(),
+        include_bytes!("../../../fuzz/corpus/config/full.yaml"),
+        include_bytes!("../../../fuzz/corpus/config/json.json"),
+    ];
+    const MARKS: &[u8] = b"0-:{}[]&*!|>'\"%@`~ \n\t#,?<=9e.";
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below.max(1) as u64) as usize
+    };
+    for round in 0..6000 {
+        let mut data = seeds[round % seeds.len()].to_vec();
+        for _ in 0..=random(4) {
+            let (at, donor) = (random(data.len()), seeds[random(seeds.len())]);
+            match random(4) {
+                0 => data[at] = MARKS[random(MARKS.len())],
+                1 => drop(data.drain(at..(at + random(30)).min(data.len()))),
+                2 => data.insert(at, random(256) as u8),
+                _ => {
+                    let from = random(donor.len());
+                    let piece = donor[from..(from + random(60)).min(donor.len())].to_vec();
+                    drop(data.splice(at..at, piece));
+                }
+            }
+        }
+        ferry_app::config::fuzz_config(&data);
+    }
+}
