@@ -1,5 +1,6 @@
 //! Rules of the other flavour: both are in force at once, and each program shows only its own.
 
+use std::fmt;
 use std::fs;
 use std::sync::Arc;
 
@@ -12,6 +13,26 @@ pub struct Other {
     pub flavour: Flavour,
     /// `table/chain` of every chain asked about that is there, in the order found.
     pub chains: Vec<String>,
+}
+
+/// Chains that are named; more are only counted.
+const NAMED: usize = 5;
+
+impl fmt::Display for Other {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = self.chains.len().min(NAMED);
+        write!(
+            f,
+            "{}-{} has {}",
+            self.ip,
+            self.flavour,
+            self.chains[..named].join(", ")
+        )?;
+        match self.chains.len() - named {
+            0 => Ok(()),
+            more => write!(f, " and {more} more chains"),
+        }
+    }
 }
 
 /// The chains of the flavour that `tool` does not speak whose names satisfy `ours`. Nothing is reported where the
@@ -49,4 +70,23 @@ fn has_legacy_tables(ip: Ip) -> bool {
         Ip::V6 => "/proc/thread-self/net/ip6_tables_names",
     };
     fs::read_to_string(names).is_ok_and(|names| !names.trim().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_chains_are_named() {
+        let other = |count: usize| Other {
+            ip: Ip::V6,
+            flavour: Flavour::Legacy,
+            chains: (0..count).map(|at| format!("nat/C{at}")).collect(),
+        };
+        assert_eq!(other(1).to_string(), "ip6tables-legacy has nat/C0");
+        assert_eq!(
+            other(7).to_string(),
+            "ip6tables-legacy has nat/C0, nat/C1, nat/C2, nat/C3, nat/C4 and 2 more chains"
+        );
+    }
 }
