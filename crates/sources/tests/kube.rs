@@ -282,6 +282,7 @@ fn watches_that_end_after_every_event_lose_nothing() {
     let server = server(&["a"]);
     let mut rig = Rig::new(server);
     rig.until_services(&["a"]);
+    rig.server.wait_for_watches(4).unwrap();
     rig.server.set_faults(Faults {
         cut_after: Some(1),
         ..Faults::default()
@@ -407,6 +408,7 @@ fn garbage_is_named_and_retried_and_deletes_nothing() {
     ];
     for (garbage, reason) in cases {
         for no_streaming_lists in [false, true] {
+            rig.server.wait_for_watches(4).unwrap();
             rig.server.set_faults(Faults {
                 garbage: Some(garbage),
                 no_streaming_lists,

@@ -1,7 +1,7 @@
 //! Follows one resource for ever: lists it, watches it, begins again where that stopped.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferry_model::Skipped;
 use rand::Rng;
@@ -32,7 +32,7 @@ pub(super) struct Follower {
     position: Option<String>,
     /// Whether the server may be asked for its list as a stream.
     streaming: bool,
-    /// Whether the present attempt has brought anything.
+    /// Whether the present attempt has brought something, or has at least stood for a while.
     progress: bool,
 }
 
@@ -182,7 +182,7 @@ impl Follower {
     }
 
     fn judge_trouble(&mut self, trouble: &Trouble) -> Duration {
-        if let Trouble::Garbage { .. } = trouble {
+        if !can_resume(trouble) {
             self.position = None;
         }
         let Trouble::Status {
@@ -321,6 +321,7 @@ impl Follower {
             self.known.begin();
         }
         let mut lines = Lines::default();
+        let opened = Instant::now();
         loop {
             // A watch works when it has said something, or has kept quiet for a moment instead of ending at once.
             let settling = !listing && !self.health.is_well();
@@ -329,7 +330,9 @@ impl Follower {
                 (false, true) => self.timing.settle,
                 (false, false) => self.timing.silence,
             };
-            match answer.piece(allowed).await {
+            let piece = answer.piece(allowed).await;
+            self.progress |= !listing && opened.elapsed() >= self.timing.settle;
+            match piece {
                 Ok(Piece::Data(data)) => lines.push(&data),
                 Ok(Piece::Silence) if settling => self.health.well(),
                 // A server that ignores the wish for initial events never says that they have ended.
@@ -451,6 +454,16 @@ impl Follower {
             self.mailbox.put(Change::gone(id, parts));
         }
         metadata.resource_version
+    }
+}
+
+/// Whether it makes sense to watch from the same version again. A server that was restored from a backup may not
+/// have reached it, and says so with 504; others do not like what we ask for. A list mends both.
+fn can_resume(trouble: &Trouble) -> bool {
+    match trouble {
+        Trouble::Unreachable { .. } | Trouble::Slow { .. } => true,
+        Trouble::Status { code, .. } => !matches!(code, 400 | 404 | 405 | 410 | 422 | 504),
+        Trouble::Garbage { .. } => false,
     }
 }
 
