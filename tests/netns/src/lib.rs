@@ -8,6 +8,7 @@
 pub mod live;
 pub mod objects;
 mod proxy;
+pub mod random;
 pub mod recorded;
 mod stage;
 pub mod traffic;

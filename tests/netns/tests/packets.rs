@@ -1,5 +1,7 @@
 //! The packet table for every mode that this kernel has; ipvs has its turn in the virtual machine.
 
+#![allow(clippy::panic)]
+
 macro_rules! cases {
     ($mode:ident: recorded { $($recorded:ident)* } live { $($live:ident)* }) => {
         $(
@@ -22,7 +24,18 @@ macro_rules! cases {
     };
 }
 
+fn sequences(mode: ferry_netns::Mode) {
+    if let Err(e) = ferry_netns::random::sequences(mode, 200) {
+        panic!("{e:#}");
+    }
+}
+
 mod nftables {
+    #[test]
+    fn random_sequences() {
+        super::sequences(ferry_netns::Mode::Nftables);
+    }
+
     cases! { Nftables:
         recorded {
             clusterip clusterip_udp dual_stack external_ip hairpin health ignored_services interface_prefix
@@ -36,6 +49,11 @@ mod nftables {
 }
 
 mod iptables {
+    #[test]
+    fn random_sequences() {
+        super::sequences(ferry_netns::Mode::Iptables);
+    }
+
     cases! { Iptables:
         recorded {
             clusterip clusterip_udp dual_stack external_ip hairpin health ignored_services interface_prefix

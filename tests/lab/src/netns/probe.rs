@@ -64,6 +64,9 @@ pub struct Probe {
     /// Asks only whether all answers came from one backend.
     #[serde(default)]
     pub sticky: bool,
+    /// How long to wait for an answer, if not as long as usual.
+    #[serde(skip)]
+    pub limit: Option<Duration>,
 }
 
 fn once() -> u32 {
@@ -82,6 +85,7 @@ impl Probe {
             bind: None,
             sport: 0,
             sticky: false,
+            limit: None,
         }
     }
 
@@ -126,7 +130,7 @@ impl Probe {
 
     /// Sends it once and waits for the answer.
     pub async fn once(&self, sockets: &Sockets) -> Reply {
-        match tokio::time::timeout(patience(ANSWER_TIME), self.ask(sockets)).await {
+        match tokio::time::timeout(patience(self.limit.unwrap_or(ANSWER_TIME)), self.ask(sockets)).await {
             Err(_) => Reply::just(Answer::Timeout),
             Ok(Err(e)) => Reply::just(Answer::of(&e)),
             Ok(Ok(bytes)) if bytes.is_empty() => Reply::just(Answer::Closed),
