@@ -87,6 +87,16 @@ fn help_of_the_commands() {
         all.push_str(&format!("=== {command}\n{}\n", run.stdout));
     }
     insta::assert_snapshot!(all);
+    let gates = ferry(&["help", "gates"]);
+    assert!(
+        gates.status == 0 && gates.stdout.contains("  AllowServiceExternalIPs "),
+        "{}",
+        gates.stdout
+    );
+    assert!(
+        !gates.stdout.contains("MultiCIDRServiceAllocator"),
+        "locked gates cannot be changed"
+    );
     let unknown = ferry(&["help", "sail"]);
     assert_eq!(
         (unknown.status, unknown.stderr.as_str()),

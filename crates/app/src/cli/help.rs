@@ -1,6 +1,7 @@
 //! Help that a person can read: what it is, examples, then the flags by subject.
 
 use super::flags::{COMMAND_FLAGS, FLAGS, Flag, Group, Typed};
+use crate::gates::Gates;
 
 const WIDTH: usize = 100;
 /// Where the texts begin; flags with longer names have their text below them.
@@ -54,6 +55,18 @@ pub(super) fn daemon(program: &str) -> String {
         push_flags(&mut out, &flags, &defaults, true);
     }
     out.push_str("\nFlags with * count also beside --config; a value of the file is then overridden.\n");
+    out
+}
+
+/// The feature gates that can be changed.
+pub(super) fn gates() -> String {
+    let mut out = "Feature gates of Kubernetes 1.36 that can be changed, with stage and default. These have an effect here:\n\
+                   AllowServiceExternalIPs, ComponentFlagz, ComponentStatusz, LoggingAlphaOptions, LoggingBetaOptions,\n\
+                   NativeHistograms, WatchListClient, AllAlpha and AllBeta. The others are accepted.\n\n"
+        .to_owned();
+    for (name, what) in Gates::changeable() {
+        out.push_str(&format!("  {name:<56}{what}\n"));
+    }
     out
 }
 

@@ -349,6 +349,7 @@ fn print_completions(args: &[String]) -> Stop {
 fn print_help(args: &[String]) -> Stop {
     match args.first().map(String::as_str) {
         None | Some("" | "help" | "-h" | "--help") => Stop::text(help::daemon("ferry")),
+        Some("gates") => Stop::text(help::gates()),
         Some(name) => match help::command(name) {
             Some(text) => Stop::text(text),
             None => Stop::refused(format!("Error: there is no command {}\n", quote(name))),

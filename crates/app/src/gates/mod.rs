@@ -105,16 +105,19 @@ impl Gates {
         &self.warnings
     }
 
-    /// Every known name with its stage and default, for the help text.
-    pub fn known() -> impl Iterator<Item = (&'static str, String)> {
+    /// Every gate that can be changed, with its stage and default, for the help.
+    pub fn changeable() -> impl Iterator<Item = (&'static str, String)> {
         known().filter(|gate| !gate.locked).map(|gate| {
             let stage = match gate.stage {
-                Stage::Alpha => "ALPHA - ",
-                Stage::Beta => "BETA - ",
-                Stage::Ga => "",
-                Stage::Deprecated => "DEPRECATED - ",
+                Stage::Alpha => "ALPHA",
+                Stage::Beta => "BETA",
+                Stage::Ga => "GA",
+                Stage::Deprecated => "DEPRECATED",
             };
-            (gate.name, format!("{stage}default={}", gate.default))
+            (
+                gate.name,
+                format!("{stage:<11}{}", if gate.default { "on" } else { "off" }),
+            )
         })
     }
 }

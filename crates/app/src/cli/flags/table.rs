@@ -113,7 +113,7 @@ pub static FLAGS: &[Flag] = &[
         "feature-gates",
         Group::Setup,
         Kind::Gates,
-        "Switch features on or off; every gate of Kubernetes 1.36 is known. May be repeated.",
+        "Switch features on or off; every gate of Kubernetes 1.36 is known, see 'ferry help gates'.",
     ),
     lasting(
         "manifests",
