@@ -21,29 +21,53 @@ pub(crate) struct NetnsArgs {
     rest: Vec<String>,
 }
 
+/// The packet table waits more than it works, so its cases share the cores.
+const PACKET_THREADS: &str = "--test-threads=6";
+
+/// Runs every tier, also after one has failed.
 pub(crate) fn run(args: &Args) -> Result<()> {
     prepare()?;
-    shell::run(
-        shell::cargo()
-            .args(["test", "--workspace", "--no-fail-fast", "--"])
-            .args(&args.rest),
-    )?;
+    let mut failed = Vec::new();
+    let mut tier = |name: &str, result: Result<()>| {
+        if let Err(e) = result {
+            eprintln!("{name}: {e:#}");
+            failed.push(name.to_owned());
+        }
+    };
+    let most = [
+        "test",
+        "--workspace",
+        "--exclude",
+        "ferry-netns",
+        "--no-fail-fast",
+        "--",
+    ];
+    tier(
+        "unit, golden, kernel and api tests",
+        shell::run(shell::cargo().args(most).args(&args.rest)),
+    );
+    tier("packet table", packets(&args.rest));
     if args.rest.is_empty() {
-        fuzz::run(&fuzz::Args::short())?;
+        tier("fuzz targets", fuzz::run(&fuzz::Args::short()));
     }
     if !args.no_vm {
-        vm::run(&vm::Args::default())?;
+        tier("virtual machine", vm::run(&vm::Args::default()));
+    }
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
     }
     Ok(())
 }
 
 pub(crate) fn netns(args: &NetnsArgs) -> Result<()> {
     prepare()?;
-    shell::run(
-        shell::cargo()
-            .args(["test", "--package", "ferry-netns", "--"])
-            .args(&args.rest),
-    )
+    packets(&args.rest)
+}
+
+/// `--workspace` so that dependencies are built with the same features as for all other tests.
+fn packets(rest: &[String]) -> Result<()> {
+    let command = ["test", "--workspace", "--test", "packets", "--", PACKET_THREADS];
+    shell::run(shell::cargo().args(command).args(rest))
 }
 
 /// Tools, and the `ferry` program that tests start.

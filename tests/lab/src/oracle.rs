@@ -169,6 +169,29 @@ pub fn expected(mode: Mode, scenario: &str) -> Result<Expected> {
     )
 }
 
+/// An answer as it is recorded: the values of `lastUpdated` and `currentTime` blanked.
+pub fn without_times(body: &str) -> String {
+    let mut out = body.to_owned();
+    for key in ["lastUpdated", "currentTime"] {
+        let quoted = format!("\"{key}\":");
+        let mut rest = std::mem::take(&mut out);
+        while let Some(at) = rest.find(&quoted) {
+            let value = at + quoted.len();
+            out.push_str(&rest[..value]);
+            let after = rest[value..].trim_start();
+            rest = match after.strip_prefix('"').and_then(|v| v.split_once('"')) {
+                Some((_, tail)) => {
+                    out.push_str("\"\"");
+                    tail.to_owned()
+                }
+                None => after.to_owned(),
+            };
+        }
+        out.push_str(&rest);
+    }
+    out
+}
+
 fn data() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../data/oracle")
 }
@@ -214,5 +237,13 @@ mod tests {
             }
         }
         assert!(probes > 500, "{probes} probes");
+    }
+
+    #[test]
+    fn times_are_blanked() {
+        let body = r#"{"lastUpdated": "2026-01-01 00:00:00","currentTime":"x","n":{"lastUpdated":"y","healthy":true}}"#;
+        let blank = r#"{"lastUpdated":"","currentTime":"","n":{"lastUpdated":"","healthy":true}}"#;
+        assert_eq!(without_times(body), blank);
+        assert_eq!(without_times("ok"), "ok");
     }
 }

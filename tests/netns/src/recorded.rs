@@ -77,7 +77,7 @@ fn once(stage: &Stage, fetch: &Fetch) -> Result<Fetched> {
     let text = String::from_utf8_lossy(&out.stdout);
     let (body, code) = text.rsplit_once('\n').context("curl said nothing")?;
     let body = if fetch.body {
-        without_times(body)
+        oracle::without_times(body)
     } else {
         String::new()
     };
@@ -86,40 +86,4 @@ fn once(stage: &Stage, fetch: &Fetch) -> Result<Fetched> {
         code: code.to_owned(),
         body,
     })
-}
-
-/// Blanks the values of `lastUpdated` and `currentTime`.
-fn without_times(body: &str) -> String {
-    let mut out = body.to_owned();
-    for key in ["lastUpdated", "currentTime"] {
-        let quoted = format!("\"{key}\":");
-        let mut rest = std::mem::take(&mut out);
-        while let Some(at) = rest.find(&quoted) {
-            let value = at + quoted.len();
-            out.push_str(&rest[..value]);
-            let after = rest[value..].trim_start();
-            rest = match after.strip_prefix('"').and_then(|v| v.split_once('"')) {
-                Some((_, tail)) => {
-                    out.push_str("\"\"");
-                    tail.to_owned()
-                }
-                None => after.to_owned(),
-            };
-        }
-        out.push_str(&rest);
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::without_times;
-
-    #[test]
-    fn times_are_blanked() {
-        let body = r#"{"lastUpdated": "2026-01-01 00:00:00","currentTime":"x","n":{"lastUpdated":"y","healthy":true}}"#;
-        let blank = r#"{"lastUpdated":"","currentTime":"","n":{"lastUpdated":"","healthy":true}}"#;
-        assert_eq!(without_times(body), blank);
-        assert_eq!(without_times("ok"), "ok");
-    }
 }
