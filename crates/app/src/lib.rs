@@ -13,6 +13,7 @@ pub mod gates;
 pub mod logging;
 pub mod metrics;
 pub mod servers;
+pub mod status;
 pub mod sync;
 
 use std::ffi::OsString;

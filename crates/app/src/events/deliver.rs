@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, SystemTime};
 
+use ferry_sources::kube::{Api, Trouble};
 use http::Request;
 
 use super::book::Delivery;
@@ -42,21 +43,28 @@ pub trait Sink: Send + Sync + 'static {
 }
 
 /// The API server.
-#[derive(Clone)]
-pub struct ApiSink(pub kube::Client);
+#[derive(Clone, Debug)]
+pub struct ApiSink(pub Api);
 
-impl std::fmt::Debug for ApiSink {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ApiSink")
-    }
-}
+/// How long the server may take to answer.
+const ANSWER: Duration = Duration::from_secs(30);
 
 impl Sink for ApiSink {
     async fn deliver(&self, request: Request<Vec<u8>>) -> Delivered {
-        match self.0.request_text(request).await {
+        match self.0.send(request.map(Into::into), ANSWER).await {
             Ok(_) => Delivered::Yes,
-            Err(kube::Error::Api(status)) => Delivered::Rejected(status.message.clone()),
-            Err(error) => Delivered::Unreachable(error.to_string()),
+            // The server is overloaded or restarting, which passes.
+            Err(
+                trouble @ Trouble::Status {
+                    code: 429 | 500.., ..
+                },
+            ) => Delivered::Unreachable(trouble.to_string()),
+            Err(trouble @ (Trouble::Status { .. } | Trouble::Garbage { .. })) => {
+                Delivered::Rejected(trouble.to_string())
+            }
+            Err(trouble @ (Trouble::Unreachable { .. } | Trouble::Slow { .. })) => {
+                Delivered::Unreachable(trouble.to_string())
+            }
         }
     }
 }

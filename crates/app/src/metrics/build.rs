@@ -1,9 +1,7 @@
 //! Which program this is: `kubernetes_build_info` and `kubernetes_feature_enabled`.
 
 use super::text::{Kind, Text};
-
-/// The Kubernetes release that is spoken here.
-pub const KUBERNETES_VERSION: &str = "v1.36.4";
+use crate::KUBERNETES_VERSION;
 
 /// What a scrape tells about the program.
 #[derive(Debug, Clone, Default)]

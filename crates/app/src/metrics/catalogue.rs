@@ -131,15 +131,6 @@ catalogue! { |mode|
         "ferry_conntrack_failures_total",
         "Times that stale connection-tracking entries could not be looked for or removed", FAMILY;
 
-    /// Requests to the API server.
-    requests: Counters,
-        "rest_client_requests_total",
-        "Number of HTTP requests, partitioned by status code, method, and host.", &["code", "method", "host"];
-    /// Their duration; of a watch, until its head arrives.
-    request_duration: Histograms,
-        "rest_client_request_duration_seconds", "Request latency in seconds, by verb and host.",
-        &["verb", "host"], vec![0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
-
     /// Objects not served.
     skipped: Gauges,
         "ferry_skipped_objects",

@@ -11,7 +11,7 @@ mod process;
 mod text;
 mod vector;
 
-pub use build::{Build, KUBERNETES_VERSION, architecture};
+pub use build::{Build, architecture};
 pub use catalogue::Catalogue;
 pub use text::{Kind, Text};
 pub use vector::{Counters, Family, Gauges, Histograms};
@@ -85,11 +85,12 @@ impl Metrics {
     /// The body of `/metrics`.
     pub fn text(&self) -> String {
         let mut text = Text::default();
-        for family in &self.families {
-            family.write(&mut text);
-        }
+        // First, as some of them bring families up to date.
         for collector in self.collectors().iter() {
             collector(&mut text);
+        }
+        for family in &self.families {
+            family.write(&mut text);
         }
         self.build.write(&mut text);
         process::write(&mut text);

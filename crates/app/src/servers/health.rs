@@ -27,7 +27,6 @@ pub struct Health {
 #[derive(Debug, Default)]
 struct State {
     families: BTreeMap<Family, FamilyState>,
-    node_eligible: bool,
 }
 
 #[derive(Debug)]
@@ -94,11 +93,6 @@ impl Health {
         self.updated(family, now);
     }
 
-    /// Whether the node may take traffic: it exists, is not being deleted and the autoscaler does not want it gone.
-    pub fn set_node_eligible(&self, eligible: bool) {
-        self.state().node_eligible = eligible;
-    }
-
     /// Whether every family is up to date.
     pub fn healthy(&self, now: Now) -> bool {
         let state = self.state();
@@ -111,11 +105,11 @@ impl Health {
             .is_none_or(|since| now.steady.duration_since(since) < self.stale_after)
     }
 
-    fn answer(&self, probe: Probe, now: Now) -> (StatusCode, Body) {
+    fn answer(&self, probe: Probe, node_eligible: bool, now: Now) -> (StatusCode, Body) {
         let state = self.state();
         let healthy = state.families.values().all(|family| self.fresh(family, now));
         let ok = match probe {
-            Probe::Ready => healthy && state.node_eligible,
+            Probe::Ready => healthy && node_eligible,
             Probe::Live => healthy,
         };
         let newest = state.families.values().map(|family| family.last_updated).max();
@@ -137,7 +131,7 @@ impl Health {
         let body = Body {
             last_updated,
             current_time: rfc3339(now.calendar),
-            node_eligible: (probe == Probe::Ready).then_some(state.node_eligible),
+            node_eligible: (probe == Probe::Ready).then_some(node_eligible),
             healthy,
             status: status.collect(),
         };
@@ -156,28 +150,30 @@ impl Health {
     }
 }
 
-/// Opens the health server.
+/// Opens the health server. `eligible` tells whether the node may take traffic: it exists, is not being deleted and
+/// the autoscaler does not want it gone.
 pub fn start(
     address: SocketAddr,
     health: Arc<Health>,
+    eligible: impl Fn() -> bool + Clone + Send + Sync + 'static,
     metrics: Arc<Metrics>,
     runtime: &Handle,
 ) -> Result<Server, ListenError> {
     let listener = listen::bind(address, Wildcard::BothFamilies)?;
     Server::start(listener, runtime, move |request| {
-        let reply = answer(request.uri().path(), &health, &metrics, Now::read());
+        let reply = answer(request.uri().path(), &health, eligible(), &metrics, Now::read());
         async move { reply }
     })
     .map_err(|source| ListenError::new(address, source))
 }
 
-fn answer(path: &str, health: &Health, metrics: &Metrics, now: Now) -> Reply {
+fn answer(path: &str, health: &Health, eligible: bool, metrics: &Metrics, now: Now) -> Reply {
     let (probe, counter) = match path {
         "/healthz" => (Probe::Ready, &metrics.healthz),
         "/livez" => (Probe::Live, &metrics.livez),
         _ => return not_found(),
     };
-    let (status, body) = health.answer(probe, now);
+    let (status, body) = health.answer(probe, eligible, now);
     counter.increment(&[status.as_str()]);
     match serde_json::to_vec(&body) {
         Ok(body) => reply(status, JSON, body),

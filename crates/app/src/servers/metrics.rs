@@ -64,7 +64,7 @@ async fn answer(request: Request<Incoming>, exposed: Arc<Exposed>) -> Reply {
             reply(StatusCode::OK, TEXT, "ok")
         }
         "/proxyMode" => reply(StatusCode::OK, TEXT, exposed.mode.as_str()),
-        "/metrics" => metrics(&exposed),
+        "/metrics" => metrics(exposed).await,
         "/metrics/slis" if head.method == Method::DELETE => {
             exposed.metrics.reset_slis();
             reply(StatusCode::OK, TEXT, "metrics reset\n")
@@ -106,9 +106,14 @@ fn health(query: &str, metrics: &Metrics) -> Reply {
     }
 }
 
-fn metrics(exposed: &Exposed) -> Reply {
-    let mut reply = exposition(exposed.metrics.text());
+/// Collectors may wait for the kernel or the loop, so they get a thread of their own.
+async fn metrics(exposed: Arc<Exposed>) -> Reply {
     let started = crate::clock::unix_seconds(exposed.started) as u64;
+    let text = tokio::task::spawn_blocking(move || exposed.metrics.text()).await;
+    let mut reply = match text {
+        Ok(text) => exposition(text),
+        Err(error) => return reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+    };
     reply
         .headers_mut()
         .insert("process-start-time-unix", HeaderValue::from(started));

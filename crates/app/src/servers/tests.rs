@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -83,9 +84,14 @@ fn health_answers_with_upstreams_bodies() {
     let runtime = runtime();
     let health = Arc::new(Health::new(Duration::from_secs(60)));
     let metrics = metrics_of(Mode::Nftables);
+    let eligible = Arc::new(AtomicBool::new(false));
     let server = health::start(
         anywhere(),
         Arc::clone(&health),
+        {
+            let eligible = Arc::clone(&eligible);
+            move || eligible.load(Ordering::Relaxed)
+        },
         Arc::clone(&metrics),
         runtime.handle(),
     )
@@ -100,7 +106,7 @@ fn health_answers_with_upstreams_bodies() {
     );
 
     let at = SystemTime::UNIX_EPOCH + Duration::new(1_794_739_671, 94_935_038);
-    health.set_node_eligible(true);
+    eligible.store(true, Ordering::Relaxed);
     for family in Family::BOTH {
         health.updated(
             family,
@@ -129,7 +135,7 @@ fn health_answers_with_upstreams_bodies() {
         ready.body.len().to_string()
     );
 
-    health.set_node_eligible(false);
+    eligible.store(false, Ordering::Relaxed);
     let drained = get(server.address(), "/healthz");
     assert_eq!(drained.status, 503);
     assert!(
@@ -472,7 +478,14 @@ fn wait_until(mut done: impl FnMut() -> bool, what: &str) {
 fn a_silent_client_holds_nobody_up() {
     let runtime = runtime();
     let health = Arc::new(Health::new(Duration::from_secs(60)));
-    let server = health::start(anywhere(), health, metrics_of(Mode::Nftables), runtime.handle()).unwrap();
+    let server = health::start(
+        anywhere(),
+        health,
+        || true,
+        metrics_of(Mode::Nftables),
+        runtime.handle(),
+    )
+    .unwrap();
     let silent: Vec<TcpStream> = (0..50)
         .map(|_| TcpStream::connect(server.address()).unwrap())
         .collect();

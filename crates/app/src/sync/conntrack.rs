@@ -1,10 +1,11 @@
 //! Stale UDP flows, removed off the sync path: a thread of its own takes what the loop hands over.
 //! Hand-overs of a family coalesce while the thread is busy; a failure is counted and logged, never fatal.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ferry_model::{Family, PerFamily, StaleFlows, UdpFrontends};
+use ferry_model::{Family, PerFamily, Plan, StaleFlows, UdpFrontends};
 
 use crate::metrics::Metrics;
 
@@ -13,8 +14,8 @@ const MANY: usize = 100_000;
 
 /// Removes flows from the kernel's table.
 pub trait Flows: Send {
-    /// Removes these; tells how many there were.
-    fn remove(&mut self, family: Family, stale: &[StaleFlows]) -> Result<u64, String>;
+    /// Removes these, node ports counting on the local addresses only; tells how many there were.
+    fn remove(&mut self, family: Family, local: &[IpAddr], stale: &[StaleFlows]) -> Result<u64, String>;
     /// Removes every flow that is stale by the frontends; tells how many there were.
     fn sweep(&mut self, family: Family, frontends: &UdpFrontends) -> Result<u64, String>;
 }
@@ -26,6 +27,8 @@ pub struct Work {
     judge: Option<Box<UdpFrontends>>,
     /// Look for these.
     stale: Vec<StaleFlows>,
+    /// The host's own addresses.
+    local: Vec<IpAddr>,
 }
 
 impl Work {
@@ -37,6 +40,7 @@ impl Work {
     fn merge(&mut self, later: Work) {
         self.judge = later.judge.or(self.judge.take());
         self.stale.extend(later.stale);
+        self.local = later.local;
     }
 }
 
@@ -67,13 +71,12 @@ impl Gathering {
     }
 
     /// What there is to do now that the sync has succeeded; begins anew.
-    pub(super) fn take(&mut self, frontends: impl FnOnce() -> UdpFrontends) -> Option<Work> {
-        let judge = std::mem::take(&mut self.judge_all).then(|| Box::new(frontends()));
+    pub(super) fn take(&mut self, plan: &Plan, family: Family) -> Option<Work> {
+        let judge = std::mem::take(&mut self.judge_all).then(|| Box::new(UdpFrontends::of(plan, family)));
         let judge = judge.filter(|frontends| !frontends.is_empty());
-        let work = Work {
-            judge,
-            stale: std::mem::take(&mut self.stale),
-        };
+        let stale = std::mem::take(&mut self.stale);
+        let local = plan.node().family(family).addresses.clone();
+        let work = Work { judge, stale, local };
         (!work.is_empty()).then_some(work)
     }
 }
@@ -163,7 +166,7 @@ fn do_work(flows: &mut impl Flows, family: Family, work: &Work, metrics: &Metric
         .map_or(Ok(0), |frontends| flows.sweep(family, frontends));
     let removed = match work.stale.is_empty() {
         true => Ok(0),
-        false => flows.remove(family, &work.stale),
+        false => flows.remove(family, &work.local, &work.stale),
     };
     for outcome in [swept, removed] {
         match outcome {
@@ -188,7 +191,7 @@ mod tests {
     use super::*;
     use crate::config::Mode;
     use crate::metrics::Build;
-    use ferry_model::{FrontendKey, Protocol, Which};
+    use ferry_model::{FrontendKey, Planner, Protocol, Which};
     use std::sync::mpsc;
 
     fn flow(port: u16) -> StaleFlows {
@@ -205,7 +208,7 @@ mod tests {
     }
 
     impl Flows for Recorder {
-        fn remove(&mut self, _: Family, stale: &[StaleFlows]) -> Result<u64, String> {
+        fn remove(&mut self, _: Family, _: &[IpAddr], stale: &[StaleFlows]) -> Result<u64, String> {
             self.calls.send(stale.len()).unwrap();
             self.go.recv().unwrap()
         }
@@ -222,8 +225,8 @@ mod tests {
         let (answer, go) = mpsc::channel();
         let sweeper = Sweeper::start(Recorder { calls, go }, Arc::clone(&metrics)).unwrap();
         let some = |ports: &[u16]| Work {
-            judge: None,
             stale: ports.iter().map(|p| flow(*p)).collect(),
+            ..Work::default()
         };
         sweeper.hand_over(Family::V4, some(&[1]));
         assert_eq!(called.recv().unwrap(), 1);
@@ -240,12 +243,13 @@ mod tests {
 
     #[test]
     fn the_first_success_judges_everything_and_later_ones_what_changed() {
+        let planner = Planner::new(crate::sync::tests::options());
         let mut gathering = Gathering::default();
         gathering.add([flow(1)]);
-        let work = gathering.take(UdpFrontends::default).unwrap();
+        let work = gathering.take(planner.plan(), Family::V4).unwrap();
         assert!(work.judge.is_none(), "no UDP frontends, nothing to judge");
         assert_eq!(work.stale.len(), 1);
-        assert!(gathering.take(UdpFrontends::default).is_none());
+        assert!(gathering.take(planner.plan(), Family::V4).is_none());
         gathering.add((0..=MANY).map(|_| flow(1)));
         assert!(gathering.judge_all && gathering.stale.is_empty());
     }

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ferry_backends::{Applied, Backend, Error, ErrorKind};
 use ferry_model::{
-    Event as Fact, Family, PerFamily, Planner, Replaced, ServiceName, ServicePlan, StaleFlows, UdpFrontends,
-    Update, stale_flows,
+    Event as Fact, Family, PerFamily, Planner, Replaced, ServiceName, ServicePlan, StaleFlows, Update,
+    stale_flows,
 };
 use ferry_sources::{Mail, Mailbox};
 
@@ -35,7 +35,7 @@ use crate::servers::service_health::{ServiceHealth, Wanted};
 use conntrack::Gathering;
 
 /// What the loop works with.
-pub struct Parts {
+pub struct Parts<B> {
     /// Where objects come from.
     pub mailbox: Arc<Mailbox>,
     /// Where everything else comes from.
@@ -43,7 +43,7 @@ pub struct Parts {
     /// The facts and the plan.
     pub planner: Planner,
     /// The kernel.
-    pub backend: Box<dyn Backend>,
+    pub backend: B,
     /// The families to serve.
     pub families: BTreeSet<Family>,
     /// How often.
@@ -64,7 +64,7 @@ pub struct Parts {
     pub after_first_sync: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl std::fmt::Debug for Parts {
+impl<B> std::fmt::Debug for Parts<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Parts")
             .field("families", &self.families)
@@ -74,8 +74,8 @@ impl std::fmt::Debug for Parts {
 
 /// The loop.
 #[derive(Debug)]
-pub struct Loop {
-    parts: Parts,
+pub struct Loop<B> {
+    parts: Parts<B>,
     pacers: PerFamily<Pacer>,
     listed: bool,
     /// What each family has not brought into force yet.
@@ -95,9 +95,9 @@ struct Pending {
 /// Trigger times beyond these are not worth their memory while syncs fail.
 const MAX_TRIGGERS: usize = 10_000;
 
-impl Loop {
+impl<B: Backend> Loop<B> {
     /// Ready to [`Loop::run`].
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: Parts<B>) -> Self {
         let now = Instant::now();
         let pacers = PerFamily::from_fn(|_| Pacer::new(parts.rhythm, now));
         Self {
@@ -109,8 +109,8 @@ impl Loop {
         }
     }
 
-    /// Works until told to stop; leaves the data plane as it is.
-    pub fn run(mut self) -> Stop {
+    /// Works until told to stop; leaves the data plane as it is and gives the backend back.
+    pub fn run(mut self) -> (Stop, B) {
         for family in self.families() {
             self.parts.health.started(family, Now::read());
             self.parts.board.change_family(family, |_| {});
@@ -120,10 +120,10 @@ impl Loop {
             self.wait();
             let raised = self.parts.signal.take();
             if let Some(stop) = raised.stop {
-                return stop;
+                return (stop, self.parts.backend);
             }
             for question in raised.questions {
-                question(&self.parts.planner, &mut *self.parts.backend);
+                question(&self.parts.planner, &mut self.parts.backend);
             }
             if let Some(host) = raised.host {
                 self.plan(Mail {
@@ -372,11 +372,7 @@ impl Loop {
 
     fn hand_over_stale_flows(&mut self, family: Family) {
         let plan = self.parts.planner.plan();
-        let work = self
-            .pending
-            .get_mut(family)
-            .stale
-            .take(|| UdpFrontends::of(plan, family));
+        let work = self.pending.get_mut(family).stale.take(plan, family);
         if let (Some(sweeper), Some(work)) = (&self.parts.sweeper, work) {
             sweeper.hand_over(family, work);
         }

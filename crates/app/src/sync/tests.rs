@@ -100,7 +100,7 @@ impl Backend for Recording {
 struct CountingFlows(Arc<Mutex<Vec<usize>>>);
 
 impl Flows for CountingFlows {
-    fn remove(&mut self, _: Family, stale: &[ferry_model::StaleFlows]) -> Result<u64, String> {
+    fn remove(&mut self, _: Family, _: &[IpAddr], stale: &[ferry_model::StaleFlows]) -> Result<u64, String> {
         self.0.lock().unwrap().push(stale.len());
         Ok(stale.len() as u64)
     }
@@ -151,7 +151,7 @@ impl Bench {
             mailbox: Arc::clone(&mailbox),
             signal: Arc::clone(&signal),
             planner: Planner::new(options()),
-            backend: Box::new(backend.clone()),
+            backend: backend.clone(),
             families: BTreeSet::from(Family::BOTH),
             rhythm,
             health: Arc::clone(&health),
@@ -167,7 +167,7 @@ impl Bench {
             board: Arc::clone(&board),
             after_first_sync: Some(Box::new(move || *done.lock().unwrap() = true)),
         };
-        let thread = Some(std::thread::spawn(move || Loop::new(parts).run()));
+        let thread = Some(std::thread::spawn(move || Loop::new(parts).run().0));
         Self {
             mailbox,
             signal,
@@ -248,7 +248,7 @@ impl Drop for Bench {
     }
 }
 
-fn options() -> PlanOptions {
+pub(super) fn options() -> PlanOptions {
     PlanOptions {
         node_name: "node-1".into(),
         policy: Policy::nftables(false),

@@ -1,5 +1,5 @@
-//! This process and the machine as it sees them: CPUs, its OOM score, its resource use, replacing itself.
-//! May read `/proc` and `/sys`, write `/proc/self/oom_score_adj` and execute this program again.
+//! This process and the machine as it sees them: CPUs, its OOM score, its resource use.
+//! May read `/proc` and `/sys`, and write `/proc/self/oom_score_adj`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,14 +26,6 @@ pub enum Error {
     OomScore {
         /// The wanted adjustment.
         value: i32,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
-    /// The program could not be executed again.
-    #[error("can't execute {program} again: {source}")]
-    Execute {
-        /// The program's file.
-        program: PathBuf,
         /// What the kernel said.
         source: std::io::Error,
     },
@@ -160,30 +152,6 @@ fn boot_time() -> Result<Duration, Error> {
 
 fn read(path: &'static str) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(|source| Error::Read { path, source })
-}
-
-/// Replaces this process by a fresh run of the same program with the same arguments and environment.
-/// The process id stays, so that whoever supervises it notices nothing. Returns only on failure.
-pub fn execute_again() -> Error {
-    use std::os::unix::process::CommandExt;
-    let program = program();
-    let mut arguments = std::env::args_os();
-    let mut command = std::process::Command::new(&program);
-    if let Some(name) = arguments.next() {
-        command.arg0(name);
-    }
-    let source = command.args(arguments).exec();
-    Error::Execute { program, source }
-}
-
-/// The running program's file, also when it was replaced by a newer one since.
-fn program() -> PathBuf {
-    let running = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
-    match running.to_str().and_then(|path| path.strip_suffix(" (deleted)")) {
-        Some(replaced) if Path::new(replaced).exists() => replaced.into(),
-        Some(_) => "/proc/self/exe".into(),
-        None => running,
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,210 @@
+//! Which backend a mode has, and the clean-up of all of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_backends::iptables::{self, Iptables};
+use ferry_backends::ipvs::{self, IpvsBackend};
+use ferry_backends::nftables::{self, Nftables};
+use ferry_backends::userspace::{self, Ingress, Userspace};
+use ferry_backends::{Alarm, Applied, Backend, Error, ErrorKind, Traffic};
+use ferry_host::ipvs::Timeouts;
+use ferry_model::{Family, Plan};
+
+use crate::config::{Mode, Settings};
+
+/// How often legacy iptables, which tells nothing by itself, is looked at.
+const POLL: Duration = Duration::from_secs(1);
+/// Where records live when the status socket gives no better place.
+const RUN: &str = "/run/ferry";
+
+/// The backend of the mode in force.
+#[derive(Debug)]
+pub(super) enum AnyBackend {
+    Iptables(Box<Iptables>),
+    Ipvs(Box<IpvsBackend>),
+    Nftables(Box<Nftables>),
+    Userspace(Box<Userspace>),
+}
+
+impl AnyBackend {
+    /// Opens the backend of the configured mode: checks what it needs and sets its kernel parameters, but writes no
+    /// rule yet. `retired` is called when another process has taken over.
+    pub(super) fn open(settings: &Settings, alarm: &Alarm, retired: &Alarm) -> Result<Self, Error> {
+        Ok(match settings.mode {
+            Mode::Iptables => Self::Iptables(Box::new(Iptables::new(
+                iptables_options(settings),
+                Arc::clone(alarm),
+            ))),
+            Mode::Ipvs => Self::Ipvs(Box::new(IpvsBackend::open(ipvs_settings(settings))?)),
+            Mode::Nftables => {
+                let options = nftables::Options {
+                    masquerade_bit: settings.masquerade_bit,
+                    counters: settings.traffic_counters,
+                };
+                Self::Nftables(Box::new(Nftables::new(options, Arc::clone(alarm))?))
+            }
+            Mode::Userspace => {
+                let config = userspace::Config {
+                    handover: Some(run_directory(settings).join("userspace.sock")),
+                    retired: Some(Arc::clone(retired)),
+                    ..userspace_config(settings)
+                };
+                Self::Userspace(Box::new(Userspace::start(config)?))
+            }
+        })
+    }
+
+    /// What mixes with our rules without our seeing it.
+    pub(super) fn mixed(&mut self) -> Option<String> {
+        let Self::Iptables(backend) = self else {
+            return None;
+        };
+        let others = backend.mixed();
+        let others: Vec<String> = others
+            .iter()
+            .map(|other| {
+                format!(
+                    "{} {} also holds {}",
+                    other.ip,
+                    other.flavour,
+                    other.chains.join(", ")
+                )
+            })
+            .collect();
+        (!others.is_empty()).then(|| others.join("; "))
+    }
+
+    /// Before the process ends: a mode that serves from within the process goes on until a successor has taken over
+    /// and connections have ended, but not for longer than this. The others leave their rules behind.
+    pub(super) fn linger(&self, limit: Duration) {
+        if let Self::Userspace(backend) = self {
+            let left = backend.linger(limit);
+            if left > 0 {
+                tracing::warn!(connections = left, "Ending with connections still open");
+            }
+        }
+    }
+
+    fn inner(&mut self) -> &mut dyn Backend {
+        match self {
+            Self::Iptables(backend) => &mut **backend,
+            Self::Ipvs(backend) => &mut **backend,
+            Self::Nftables(backend) => &mut **backend,
+            Self::Userspace(backend) => &mut **backend,
+        }
+    }
+
+    fn inner_ref(&self) -> &dyn Backend {
+        match self {
+            Self::Iptables(backend) => &**backend,
+            Self::Ipvs(backend) => &**backend,
+            Self::Nftables(backend) => &**backend,
+            Self::Userspace(backend) => &**backend,
+        }
+    }
+}
+
+impl Backend for AnyBackend {
+    fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
+        self.inner().apply(plan, family)
+    }
+
+    fn cleanup(&mut self) -> Result<(), Error> {
+        self.inner().cleanup()
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        self.inner_ref().next_due()
+    }
+
+    fn traffic(&mut self) -> Result<Vec<Traffic>, Error> {
+        self.inner().traffic()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.inner_ref().notes()
+    }
+}
+
+fn iptables_options(settings: &Settings) -> iptables::Options {
+    iptables::Options {
+        masquerade_bit: settings.masquerade_bit,
+        poll: POLL,
+        ..iptables::Options::default()
+    }
+}
+
+fn ipvs_settings(settings: &Settings) -> ipvs::Settings {
+    ipvs::Settings {
+        scheduler: settings.ipvs.scheduler.clone(),
+        exclude_cidrs: settings.ipvs.exclude_cidrs.clone(),
+        strict_arp: settings.ipvs.strict_arp,
+        timeouts: Timeouts {
+            tcp: settings.ipvs.tcp_timeout,
+            tcp_fin: settings.ipvs.tcp_fin_timeout,
+            udp: settings.ipvs.udp_timeout,
+        },
+        masquerade_mark: 1 << (settings.masquerade_bit & 31),
+        repair_every: Some(settings.sync_period),
+        record: run_directory(settings),
+        ..ipvs::Settings::default()
+    }
+}
+
+fn userspace_config(settings: &Settings) -> userspace::Config {
+    userspace::Config {
+        ingress: if settings.userspace.bind {
+            Ingress::Loopback
+        } else {
+            Ingress::Portals
+        },
+        bind_address: Some(settings.bind_address),
+        ports: settings.userspace.ports.map(|range| range.first..=range.last),
+        relay: userspace::Settings {
+            udp_idle: settings.userspace.udp_timeout,
+            ..userspace::Settings::default()
+        },
+        handover: None,
+        retired: None,
+    }
+}
+
+/// The directory for what must outlive the process but not a boot.
+fn run_directory(settings: &Settings) -> PathBuf {
+    let beside = settings.status_socket.as_deref().and_then(Path::parent);
+    beside.map_or_else(|| PathBuf::from(RUN), Path::to_owned)
+}
+
+/// Removes what every mode may have left; tells what failed.
+pub(super) fn cleanup_all(settings: &Settings) -> Vec<String> {
+    let modes = [Mode::Userspace, Mode::Ipvs, Mode::Iptables, Mode::Nftables];
+    modes
+        .into_iter()
+        .filter_map(|mode| cleanup(mode, settings).err())
+        .collect()
+}
+
+/// Removes what one mode may have left. A kernel that cannot do the mode has nothing of it.
+pub(super) fn cleanup(mode: Mode, settings: &Settings) -> Result<(), String> {
+    let nobody: Alarm = Arc::new(|| {});
+    let outcome = match mode {
+        Mode::Iptables => Iptables::new(iptables_options(settings), nobody).cleanup(),
+        Mode::Ipvs => ipvs::cleanup(&run_directory(settings)),
+        Mode::Nftables => {
+            Nftables::new(nftables::Options::default(), nobody).and_then(|mut backend| backend.cleanup())
+        }
+        Mode::Userspace => {
+            Userspace::start(userspace_config(settings)).and_then(|mut backend| backend.cleanup())
+        }
+    };
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind == ErrorKind::Unsupported => {
+            tracing::debug!(mode = mode.as_str(), err = %error, "Nothing to clean up");
+            Ok(())
+        }
+        Err(error) => Err(format!("{mode}: {error}")),
+    }
+}

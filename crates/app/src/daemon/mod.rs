@@ -1,0 +1,60 @@
+//! The daemon: from settings to a running loop and back to an exit status.
+//! Wires sources, planner, backend and servers together; decides nothing about forwarding.
+//! The order is kube-proxy's: the Node first, then kernel parameters and checks, then servers, then rules. Ending,
+//! for whatever reason, leaves the data plane in place.
+
+mod addresses;
+mod backend;
+mod collectors;
+mod flows;
+mod node;
+mod options;
+mod platform;
+mod reload;
+mod servers;
+mod source;
+mod start;
+mod takeover;
+mod tuning;
+
+pub(crate) use addresses::list as host_addresses;
+pub(crate) use node::name as node_name;
+pub(crate) use options::plan_options;
+pub(crate) use source::follow;
+
+use anyhow::{Context, bail};
+
+use crate::cli::Action;
+use crate::config::{self, Settings};
+use crate::sync::Stop;
+
+/// Does what the settings and the action ask; returns only when done or when it cannot go on.
+pub fn run(settings: Settings, action: Action) -> anyhow::Result<()> {
+    match action {
+        Action::Cleanup => cleanup(&settings),
+        Action::InitOnly => start::prepare_only(settings),
+        Action::Run => match start::serve(settings)? {
+            Stop::Signal(name) => {
+                tracing::info!(signal = name, "Ending; rules stay in place");
+                Ok(())
+            }
+            Stop::Reconfigure => {
+                tracing::info!("Starting again with the changed configuration; rules stay in place");
+                Err(config::reexec()).context("starting again")
+            }
+            Stop::Failed(reason) => bail!(reason),
+        },
+    }
+}
+
+/// Removes the rules of every mode. One that fails does not keep the others from being removed.
+fn cleanup(settings: &Settings) -> anyhow::Result<()> {
+    let failures = backend::cleanup_all(settings);
+    for failure in &failures {
+        tracing::error!(err = failure, "Encountered error while tearing down rules");
+    }
+    match failures.is_empty() {
+        true => Ok(()),
+        false => bail!("encountered an error while tearing down rules"),
+    }
+}

@@ -1,0 +1,159 @@
+//! Our own Node: its name, and the wait for it at the start.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use ferry_model::{Family, Node};
+use ferry_sources::{Mailbox, NodeState};
+use ipnet::IpNet;
+
+use crate::config::{DetectLocal, NodePortAddresses, Settings, Source};
+use crate::sync::Signal;
+
+/// How long the Node may take to exist with addresses; after that we go on without.
+const ADDRESSES: Duration = Duration::from_secs(30);
+/// How long it may take to get its pod networks, where they are needed; after that we give up.
+const POD_CIDRS: Duration = Duration::from_secs(300);
+/// How often a wait looks whether it should end.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// The name of our Node: as configured, else the kernel's host name.
+pub(crate) fn name(settings: &Settings) -> anyhow::Result<Arc<str>> {
+    let name = match &settings.hostname_override {
+        Some(name) => name.clone(),
+        None => host_name().trim().to_lowercase(),
+    };
+    if name.is_empty() {
+        bail!("empty hostname is invalid");
+    }
+    Ok(name.into())
+}
+
+/// The kernel's host name.
+pub(super) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Ends a wait early.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Interrupted;
+
+/// Waits until the Node is known well enough to begin; `Err(Interrupted)` inside if told to stop meanwhile.
+pub(super) fn wait(
+    settings: &Settings,
+    name: &str,
+    mailbox: &Mailbox,
+    signal: &Signal,
+) -> anyhow::Result<Result<Option<Arc<Node>>, Interrupted>> {
+    let wait = |limit: Option<Duration>, enough: &dyn Fn(&NodeState) -> bool| {
+        let until = limit.map(|limit| Instant::now() + limit);
+        wait_for(mailbox, signal, until, enough)
+    };
+    if wait(None, &|state| state.listed).is_none() {
+        return Ok(Err(Interrupted));
+    }
+    // Files do not come into being by themselves while we wait, and a Node that comes later is taken as it comes.
+    if matches!(settings.source, Source::Manifests(_)) {
+        return Ok(Ok(mailbox.node().node));
+    }
+    let has_addresses =
+        |state: &NodeState| state.node.as_ref().is_some_and(|node| !node.addresses.is_empty());
+    let Some(state) = wait(Some(ADDRESSES), &has_addresses) else {
+        return Ok(Err(Interrupted));
+    };
+    match &state.node {
+        None => tracing::error!(node = name, "Timed out waiting for node to exist"),
+        Some(node) if node.addresses.is_empty() => {
+            tracing::error!(node = name, "Timed out waiting for node to be assigned IPs");
+        }
+        Some(node) => {
+            tracing::info!(node = name, nodeIPs = ?node.addresses, "Successfully retrieved NodeIPs")
+        }
+    }
+    if settings.detect_local != DetectLocal::NodeCidr {
+        return Ok(Ok(state.node));
+    }
+    let has_cidrs = |state: &NodeState| state.node.as_ref().is_some_and(|node| !node.pod_cidrs.is_empty());
+    let Some(state) = wait(Some(POD_CIDRS), &has_cidrs) else {
+        return Ok(Err(Interrupted));
+    };
+    let node = state
+        .node
+        .with_context(|| format!("timeout waiting for node {name:?} to exist"))?;
+    if node.pod_cidrs.is_empty() {
+        bail!("timeout waiting for PodCIDR allocation on node {name:?}");
+    }
+    tracing::info!(node = name, podCIDRs = ?node.pod_cidrs, "Successfully retrieved PodCIDRs");
+    Ok(Ok(Some(node)))
+}
+
+/// What is known once it is enough or the time is over; `None` if told to stop.
+fn wait_for(
+    mailbox: &Mailbox,
+    signal: &Signal,
+    until: Option<Instant>,
+    enough: &dyn Fn(&NodeState) -> bool,
+) -> Option<NodeState> {
+    loop {
+        let look = Instant::now() + LOOK;
+        let state = mailbox.wait_for_node(Some(until.map_or(look, |until| until.min(look))), enough);
+        if signal.stopping().is_some() {
+            return None;
+        }
+        if enough(&state) || until.is_some_and(|until| Instant::now() >= until) {
+            return Some(state);
+        }
+    }
+}
+
+/// The node's addresses and its first family: those of the Node, unless the bind address says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// The family that must work.
+    pub(super) primary: Family,
+    /// The address of the primary family, if known.
+    pub(super) address: Option<IpAddr>,
+}
+
+/// Who we are in the network.
+pub(super) fn identity(settings: &Settings, node: Option<&Node>) -> Identity {
+    let bound = Some(settings.bind_address).filter(|address| !address.is_unspecified());
+    let address = bound.or_else(|| node.and_then(|node| node.addresses.first().copied()));
+    if address.is_none_or(|address| address.is_loopback()) {
+        tracing::info!(
+            "Can't determine this node's IP, assuming loopback; if this is incorrect, please set the --bind-address flag"
+        );
+    }
+    Identity {
+        primary: address.map_or(Family::V4, Family::of),
+        address,
+    }
+}
+
+/// The networks in which node ports are answered, `primary` expanded; none means everywhere.
+pub(super) fn node_port_cidrs(settings: &Settings, node: Option<&Node>) -> Vec<IpNet> {
+    match &settings.node_port_addresses {
+        NodePortAddresses::All => Vec::new(),
+        NodePortAddresses::Cidrs(cidrs) => cidrs.clone(),
+        NodePortAddresses::Primary => {
+            let bound = Some(settings.bind_address).filter(|address| !address.is_unspecified());
+            let known = node.into_iter().flat_map(|node| node.addresses.iter().copied());
+            let mut addresses: Vec<IpAddr> = Vec::new();
+            for address in bound
+                .into_iter()
+                .chain(known)
+                .filter(|address| !address.is_loopback())
+            {
+                if !addresses
+                    .iter()
+                    .any(|other| Family::of(*other) == Family::of(address))
+                {
+                    addresses.push(address);
+                }
+            }
+            addresses.into_iter().map(IpNet::from).collect()
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The asking end of the socket.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{PlanReport, Reply, Request, StatusReport, TraceReport, TraceRequest};
+
+/// How long the daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// There is no socket.
+    #[error("no daemon is running here: there is no socket {}", .0.display())]
+    Absent(PathBuf),
+    /// There is one that nobody answers.
+    #[error("no daemon is running here: nobody answers at {}", .0.display())]
+    Deserted(PathBuf),
+    /// It is somebody else's.
+    #[error("not allowed to ask at {}; try as root", .0.display())]
+    Forbidden(PathBuf),
+    /// The conversation broke off.
+    #[error("no answer at {}: {source}", path.display())]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// The daemon could not answer.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Asks for the state.
+pub fn ask_status(socket: &Path) -> Result<StatusReport, AskError> {
+    match ask(socket, &Request::Status)? {
+        Reply::Status(report) => Ok(*report),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Asks for the plan.
+pub fn ask_plan(socket: &Path) -> Result<PlanReport, AskError> {
+    match ask(socket, &Request::Plan)? {
+        Reply::Plan(report) => Ok(report),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Asks about a packet.
+pub fn ask_trace(socket: &Path, request: TraceRequest) -> Result<TraceReport, AskError> {
+    match ask(socket, &Request::Trace(request))? {
+        Reply::Trace(report) => Ok(report),
+        other => Err(unexpected(other)),
+    }
+}
+
+fn unexpected(reply: Reply) -> AskError {
+    match reply {
+        Reply::Error(reason) => AskError::Refused(reason),
+        Reply::Status(_) | Reply::Plan(_) | Reply::Trace(_) => {
+            AskError::Refused("the daemon answered another question; is it of another version?".into())
+        }
+    }
+}
+
+fn ask(socket: &Path, request: &Request) -> Result<Reply, AskError> {
+    let path = socket.to_owned();
+    let stream = UnixStream::connect(socket).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => AskError::Absent(path.clone()),
+        io::ErrorKind::ConnectionRefused => AskError::Deserted(path.clone()),
+        io::ErrorKind::PermissionDenied => AskError::Forbidden(path.clone()),
+        _ => AskError::Broken {
+            path: path.clone(),
+            source,
+        },
+    })?;
+    converse(stream, request).map_err(|source| AskError::Broken { path, source })
+}
+
+fn converse(mut stream: UnixStream, request: &Request) -> io::Result<Reply> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer)?;
+    Ok(serde_json::from_str(&answer)?)
+}

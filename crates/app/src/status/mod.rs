@@ -1,0 +1,45 @@
+//! What the daemon tells about itself over a local socket, and how `plan`, `trace` and `status` show it.
+//! Reads what the loop publishes, or asks the loop between two syncs; changes nothing.
+//! One JSON line in, one JSON line out. A daemon that is busy with a long sync still tells its state.
+
+mod client;
+mod plan;
+mod report;
+mod server;
+mod table;
+mod trace;
+
+pub use client::{AskError, ask_plan, ask_status, ask_trace};
+pub use plan::{EndpointReport, NodeReport, PlanReport, PortReport, ServiceReport};
+pub(crate) use report::problems;
+pub use report::{FamilyReport, StatusReport, StatusRow};
+pub use server::serve;
+pub use trace::{TraceReport, TraceRequest};
+
+use serde::{Deserialize, Serialize};
+
+/// What a client may ask.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "lowercase")]
+pub(crate) enum Request {
+    /// The state of the daemon and a row per service.
+    Status,
+    /// Everything that is decided.
+    Plan,
+    /// What becomes of one packet.
+    Trace(TraceRequest),
+}
+
+/// What it gets.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Reply {
+    /// The state.
+    Status(Box<StatusReport>),
+    /// The plan.
+    Plan(PlanReport),
+    /// The decision.
+    Trace(TraceReport),
+    /// The question was not understood or cannot be answered now.
+    Error(String),
+}

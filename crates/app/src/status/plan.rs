@@ -1,0 +1,335 @@
+//! The whole plan, for people and programs.
+
+use std::fmt;
+
+use ferry_model::{
+    Detector, Endpoint, Family, NodePorts, Plan, PortPlan, Scope, ServicePlan, TrafficPolicy, Verdict,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Mode;
+
+/// Everything that is decided.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanReport {
+    /// The mode whose rules decide where modes differ.
+    pub mode: String,
+    /// The node's own part.
+    pub node: NodeReport,
+    /// Every service by name.
+    pub services: Vec<ServiceReport>,
+    /// What is not served, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<String>,
+}
+
+/// The node's own part.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReport {
+    /// Its name.
+    pub name: String,
+    /// Its zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Each family.
+    pub families: Vec<NodeFamilyReport>,
+}
+
+/// The node in one family.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeFamilyReport {
+    /// IPv4 or IPv6.
+    pub family: String,
+    /// The node's address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_ip: Option<String>,
+    /// How traffic of local pods is recognised.
+    pub local_pods: String,
+    /// Where node ports are answered.
+    pub node_ports: String,
+}
+
+/// One service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceReport {
+    /// `namespace/name`.
+    pub name: String,
+    /// Where load balancers ask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_check_node_port: Option<u16>,
+    /// Each port in each family.
+    pub ports: Vec<PortReport>,
+}
+
+/// One service port in one family.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PortReport {
+    /// Its name; may be empty.
+    pub port: String,
+    /// tcp, udp or sctp.
+    pub protocol: String,
+    /// IPv4 or IPv6.
+    pub family: String,
+    /// The cluster IP with the port.
+    pub cluster_ip: String,
+    /// What happens to traffic for it.
+    pub internal: String,
+    /// External and load-balancer addresses with the port, and node ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub external_addresses: Vec<String>,
+    /// What happens to traffic for those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external: Option<String>,
+    /// Who may use the load-balancer addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub source_ranges: Vec<String>,
+    /// How long a client sticks to its endpoint, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity_seconds: Option<u64>,
+    /// Every known endpoint.
+    pub endpoints: Vec<EndpointReport>,
+}
+
+/// One endpoint.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndpointReport {
+    /// Address and port.
+    pub address: String,
+    /// On this node.
+    pub local: bool,
+    /// Ready, serving (while not ready) or neither.
+    pub state: String,
+    /// Whether traffic under a Cluster policy may go there.
+    pub in_cluster_pool: bool,
+    /// Whether traffic under a Local policy may go there.
+    pub in_local_pool: bool,
+}
+
+impl PlanReport {
+    /// Of a plan in a mode, with what is not served.
+    pub fn of(plan: &Plan, mode: Mode, skipped: Vec<String>) -> Self {
+        Self {
+            mode: mode.to_string(),
+            node: NodeReport::of(plan),
+            services: plan
+                .services()
+                .map(|service| ServiceReport::of(service))
+                .collect(),
+            skipped,
+        }
+    }
+}
+
+impl NodeReport {
+    fn of(plan: &Plan) -> Self {
+        let node = plan.node();
+        let families = Family::BOTH.map(|family| {
+            let of_family = node.family(family);
+            NodeFamilyReport {
+                family: family.to_string(),
+                node_ip: of_family.node_ip.map(|ip| ip.to_string()),
+                local_pods: match &of_family.detector {
+                    Detector::None => "not told apart".into(),
+                    Detector::Cidr(cidr) => format!("source {cidr}"),
+                    Detector::Bridge(name) => format!("interface {name}"),
+                    Detector::InterfacePrefix(prefix) => format!("interfaces {prefix}*"),
+                },
+                node_ports: match &of_family.node_ports {
+                    NodePorts::All => "every address".into(),
+                    NodePorts::Only(addresses) if addresses.is_empty() => "no address".into(),
+                    NodePorts::Only(addresses) => join(addresses),
+                },
+            }
+        });
+        Self {
+            name: node.name.to_string(),
+            zone: node.zone.as_ref().map(ToString::to_string),
+            families: families.into(),
+        }
+    }
+}
+
+impl ServiceReport {
+    /// Of one service.
+    pub fn of(service: &ServicePlan) -> Self {
+        Self {
+            name: service.name.to_string(),
+            health_check_node_port: service.health_check.map(|check| check.port),
+            ports: service.ports.iter().map(PortReport::of).collect(),
+        }
+    }
+}
+
+impl PortReport {
+    fn of(port: &PortPlan) -> Self {
+        let at = |address| std::net::SocketAddr::new(address, port.port).to_string();
+        let mut external_addresses: Vec<String> = port.external_addresses().map(at).collect();
+        external_addresses.extend(port.node_port.map(|node_port| format!("node port {node_port}")));
+        Self {
+            port: port.name.port.to_string(),
+            protocol: port.protocol().to_string(),
+            family: port.family.to_string(),
+            cluster_ip: at(port.cluster_ip),
+            internal: verdict(port.internal, port.internal_policy),
+            external: (!external_addresses.is_empty())
+                .then(|| verdict(port.external.verdict, port.external.policy)),
+            external_addresses,
+            source_ranges: port.source_ranges.iter().map(ToString::to_string).collect(),
+            affinity_seconds: port.affinity.map(|affinity| affinity.as_secs()),
+            endpoints: port.endpoints.iter().map(EndpointReport::of).collect(),
+        }
+    }
+}
+
+impl EndpointReport {
+    fn of(endpoint: &Endpoint) -> Self {
+        let state = match (
+            endpoint.is_ready(),
+            endpoint.is_serving(),
+            endpoint.is_terminating(),
+        ) {
+            (true, ..) => "ready",
+            (false, true, true) => "terminating, still serving",
+            (false, true, false) => "serving, not ready",
+            (false, false, true) => "terminating",
+            (false, false, false) => "not ready",
+        };
+        Self {
+            address: endpoint.address.to_string(),
+            local: endpoint.is_local(),
+            state: state.into(),
+            in_cluster_pool: endpoint.in_cluster_pool(),
+            in_local_pool: endpoint.in_local_pool(),
+        }
+    }
+}
+
+fn verdict(verdict: Verdict, policy: TrafficPolicy) -> String {
+    let text = match verdict {
+        Verdict::Forward(Scope::Cluster) => "forward to the cluster's endpoints",
+        Verdict::Forward(Scope::Local) => "forward to this node's endpoints",
+        Verdict::Drop => "drop: the policy is Local and no endpoint is on this node",
+        Verdict::Reject => "reject: there is no endpoint",
+    };
+    match (verdict, policy) {
+        (Verdict::Forward(Scope::Cluster), TrafficPolicy::Local) => {
+            "forward to the cluster's endpoints, as this node has none".into()
+        }
+        _ => text.into(),
+    }
+}
+
+fn join<T: ToString>(items: &[T]) -> String {
+    items
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+impl fmt::Display for PlanReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.node.name)?;
+        if let Some(zone) = &self.node.zone {
+            write!(f, " in zone {zone}")?;
+        }
+        writeln!(f, ", mode {}", self.mode)?;
+        for family in &self.node.families {
+            let node_ip = family.node_ip.as_deref().unwrap_or("unknown");
+            writeln!(
+                f,
+                "  {}: address {node_ip}; local pods: {}; node ports on {}",
+                family.family, family.local_pods, family.node_ports
+            )?;
+        }
+        for service in &self.services {
+            write!(f, "\n{service}")?;
+        }
+        if !self.skipped.is_empty() {
+            writeln!(f, "\nnot served:")?;
+            for skipped in &self.skipped {
+                writeln!(f, "  {skipped}")?;
+            }
+        }
+        let ports: usize = self.services.iter().map(|service| service.ports.len()).sum();
+        let endpoints: usize = self
+            .services
+            .iter()
+            .flat_map(|service| &service.ports)
+            .map(|port| port.endpoints.len())
+            .sum();
+        writeln!(
+            f,
+            "\n{} services, {ports} ports, {endpoints} endpoints",
+            self.services.len()
+        )
+    }
+}
+
+impl fmt::Display for ServiceReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "service {}", self.name)?;
+        if let Some(port) = self.health_check_node_port {
+            writeln!(f, "  health checks on node port {port}")?;
+        }
+        for port in &self.ports {
+            write!(f, "{port}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for PortReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = if self.port.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", self.port)
+        };
+        writeln!(
+            f,
+            "  {}/{}{name}: {}",
+            self.cluster_ip, self.protocol, self.internal
+        )?;
+        if let Some(external) = &self.external {
+            writeln!(
+                f,
+                "    from outside at {}: {external}",
+                self.external_addresses.join(", ")
+            )?;
+        }
+        if !self.source_ranges.is_empty() {
+            writeln!(
+                f,
+                "    load-balancer addresses only for {}",
+                self.source_ranges.join(", ")
+            )?;
+        }
+        if let Some(seconds) = self.affinity_seconds {
+            writeln!(f, "    a client keeps its endpoint for {seconds} s")?;
+        }
+        for endpoint in &self.endpoints {
+            writeln!(f, "    -> {endpoint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for EndpointReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = if self.local { ", on this node" } else { "" };
+        let used = match (self.in_cluster_pool, self.in_local_pool) {
+            (true, true) => "",
+            (true, false) => "",
+            (false, true) => ", for the Local policy only",
+            (false, false) => ", not used",
+        };
+        write!(f, "{} {}{place}{used}", self.address, self.state)
+    }
+}
