@@ -1,9 +1,12 @@
 //! Figures: what Ferry costs at the size of a big cluster, and beside a kube-proxy if one is given.
 //!
-//! Lives here: [`model`], planning alone with every allocation counted; [`node`], a whole proxy that follows a
+//! Lives here: [`model`], planning alone with every allocation counted; [`backend`], planning and writing to the
+//! kernel in one process; [`node`], a whole proxy that follows a
 //! cluster of that size; [`path`], new connections through a service address. May touch namespaces of its own.
 //! Always holds: what is measured for Ferry is measured in the same way for its peer, one after the other.
 
+mod backend;
+mod facts;
 mod model;
 mod node;
 mod path;
@@ -42,7 +45,7 @@ struct Args {
     /// The ferry to bench (default: the one beside this program)
     #[arg(long)]
     ferry: Option<PathBuf>,
-    /// Only these parts: model, node, path
+    /// Only these parts: model, backend, node, path
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -58,6 +61,15 @@ fn main() -> Result<()> {
     println!("{}\n", machine());
     if args.wants("model") {
         show("Planning alone", &model::bench(args.services, args.endpoints)?);
+    }
+    if args.wants("backend") {
+        for mode in &args.modes {
+            let table = backend::bench(mode, args.services, args.endpoints, args.changes.max(100))?;
+            show(
+                &format!("{mode}: from an event to the commit, in process"),
+                &table,
+            );
+        }
     }
     let ferry = || args.ferry.clone().map_or_else(ferry_netns::program, Ok);
     if args.wants("node") {

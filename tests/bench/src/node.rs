@@ -96,10 +96,8 @@ fn run(work: &Work<'_>, program: &Path) -> Result<Vec<Figure>> {
     ));
     figures.push(("sync, both families (its own metric)", seconds, replaced.sync));
     figures.push(("CPU of it", seconds, replaced.cpu));
-    let resized = changes.time(|cluster, i, generation| {
-        let more = if generation % 2 == 0 { 0 } else { 1 };
-        cluster.slice_of(i, cluster.endpoints + more, generation)
-    })?;
+    let resized =
+        changes.time(|cluster, i, generation| cluster.slice_of(i, cluster.endpoints + 1, generation))?;
     figures.push(("pool size changed: API write to commit", seconds, resized.wall));
     figures.push(("sync, both families (its own metric)", seconds, resized.sync));
     figures.push(("CPU of it", seconds, resized.cpu));
@@ -145,12 +143,12 @@ struct Times {
 }
 
 impl Changes<'_> {
-    /// Makes changes one after the other, each after the one before is in the kernel.
+    /// Makes changes to one service after the other, each after the one before is in the kernel.
     fn time(&mut self, change: impl Fn(Cluster, u32, u32) -> ferry_lab::api::Object) -> Result<Times> {
         let cpu = process::cpu_seconds(self.proxy.id())?;
         let sync = self.proxy.metric(SYNC_SUM).unwrap_or(f64::NAN);
         let mut walls = Vec::new();
-        for n in 0..self.work.changes {
+        for n in 0..self.work.changes.min(self.work.services) {
             self.generation += 1;
             let object = change(self.cluster, (n * 7919) % self.work.services, self.generation);
             self.monitor.quiet()?;
