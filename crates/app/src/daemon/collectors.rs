@@ -25,7 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) fn build(settings: &Settings) -> Build {
     let features = Gates::changeable().map(|(name, text)| {
         // Kubernetes calls the stage of a settled feature by no name.
-        let stage = text.split_whitespace().next().filter(|stage| *stage != "GA").unwrap_or_default();
+        let stage = text
+            .split_whitespace()
+            .next()
+            .filter(|stage| *stage != "GA")
+            .unwrap_or_default();
         (name.to_owned(), stage.to_owned(), settings.gates.enabled(name))
     });
     Build {
