@@ -634,6 +634,7 @@ fn the_monitor_tells_who_did_what() {
     let (mut client, mut monitor) = namespace
         .run(|| (Client::open().unwrap(), Monitor::open(TABLE).unwrap()))
         .unwrap();
+    monitor.subscribe().unwrap();
     write(&mut client, &sample());
     let next = |monitor: &mut Monitor| {
         let mut seen = Vec::new();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ferry_host::nftables::{BaseChain, Client, Element, Error, Family, Rule, SetDecl, Value};
+use ferry_host::nftables::{BaseChain, Client, Element, Error, Family, Key, Rule, SetDecl, Value};
 
 use super::compile;
 use super::names;
@@ -142,6 +142,8 @@ fn elements(
         &decl.name,
         || Some(HashMap::new()),
         |all, found| match found {
+            // `nft` marks the space before the first interval; it means nothing.
+            Some((element, _)) if element.interval_end && is_zero(&element.key) => {}
             Some((element, _)) => {
                 if let Some(all) = all {
                     all.insert(element_key(&element), (element.value, element.comment));
@@ -150,4 +152,8 @@ fn elements(
             None => *all = None,
         },
     )
+}
+
+fn is_zero(key: &Key) -> bool {
+    key.as_slice().iter().all(|byte| *byte == 0)
 }

@@ -18,7 +18,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-use ferry_host::nftables::{self as nft, Client, Generation};
+use ferry_host::nftables::{self as nft, Client, Generation, Monitor};
 use ferry_model::{Family, PerFamily, Plan};
 
 pub use ruleset::Ruleset;
@@ -71,6 +71,8 @@ pub struct Nftables {
     options: Options,
     alarm: Alarm,
     client: Client,
+    /// Opened with the client, used after the first success: before that it would hear nothing but ourselves.
+    monitor: Option<Monitor>,
     watch: Option<Watch>,
     lanes: PerFamily<Lane>,
     /// The last transaction that is known to have left our tables as they should be.
@@ -100,10 +102,12 @@ impl Nftables {
         let attempt = || "open nf_tables".to_owned();
         let mut client = Client::open().map_err(|error| failed(attempt(), &error))?;
         client.generation().map_err(|error| failed(attempt(), &error))?;
+        let monitor = Monitor::open(names::TABLE).map_err(|error| failed(attempt(), &error))?;
         Ok(Self {
             options,
             alarm,
             client,
+            monitor: Some(monitor),
             watch: None,
             lanes: PerFamily::default(),
             generation: None,
@@ -208,11 +212,12 @@ impl Nftables {
         failed(attempt, error)
     }
 
+    /// Starts to watch, once.
     fn watch(&mut self, warnings: &mut Vec<String>) {
-        if self.watch.is_some() {
+        let Some(monitor) = self.monitor.take() else {
             return;
-        }
-        match Watch::start(&mut self.client, self.generation, self.alarm.clone()) {
+        };
+        match Watch::start(monitor, &mut self.client, self.generation, self.alarm.clone()) {
             Ok(watch) => self.watch = Some(watch),
             Err(error) => warnings.push(format!("changes by others will not be noticed: {error}")),
         }
@@ -251,6 +256,7 @@ impl Backend for Nftables {
 
     fn cleanup(&mut self) -> Result<(), Error> {
         self.watch = None;
+        self.monitor = Monitor::open(names::TABLE).ok();
         self.lanes = PerFamily::default();
         for family in [nft::Family::Ip, nft::Family::Ip6] {
             self.client.delete_table(family, names::TABLE).map_err(|error| {

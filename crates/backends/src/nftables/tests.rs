@@ -1,1 +1,226 @@
+//! Pure properties: the difference of equals is nothing, and applying a difference gives what was wanted.
 
+#[path = "../../tests/nftables/random.rs"]
+mod random;
+#[path = "../../tests/nftables/world.rs"]
+mod world;
+
+use std::collections::HashMap;
+
+use ferry_model::{Family, Plan, Planner};
+
+use super::diff::Diff;
+use super::image::{Image, SetImage};
+use super::lane::want;
+use super::ops::{Ops, TableOp};
+use super::render::{self, Context};
+use super::ruleset::element_key;
+use super::{Options, names};
+
+/// The image after the changes.
+fn applied(mut image: Image, ops: &Ops) -> Image {
+    if ops.table == TableOp::Recreate {
+        image = Image::default();
+    }
+    for (name, chain) in &ops.new_chains {
+        assert!(
+            image.chains.insert(name.clone(), chain.image.clone()).is_none(),
+            "chain {name} is there already"
+        );
+    }
+    for (name, decl) in &ops.new_sets {
+        let set = SetImage {
+            decl: decl.clone(),
+            elements: HashMap::new(),
+        };
+        assert!(
+            image.sets.insert(name.clone(), set).is_none(),
+            "set {name} is there already"
+        );
+    }
+    for (name, chain) in &ops.changed_chains {
+        assert!(
+            image.chains.insert(name.clone(), chain.clone()).is_some(),
+            "chain {name} is not there"
+        );
+    }
+    for (name, elements) in &ops.deleted {
+        let set = image.sets.get_mut(name).expect("the set of a deleted element");
+        for element in elements {
+            assert!(
+                set.elements.remove(&element_key(element)).is_some(),
+                "element of {name} is not there"
+            );
+        }
+    }
+    for (name, elements) in &ops.added {
+        let set = image.sets.get_mut(name).expect("the set of an added element");
+        for element in elements {
+            let content = (element.value.clone(), element.comment.clone());
+            assert!(
+                set.elements.insert(element_key(element), content).is_none(),
+                "element of {name} is there already"
+            );
+        }
+    }
+    for name in &ops.removed_sets {
+        let set = image.sets.remove(name).expect("a removed set");
+        assert!(
+            set.elements.is_empty(),
+            "set {name} is removed before its elements"
+        );
+    }
+    for name in &ops.removed_chains {
+        image.chains.remove(name).expect("a removed chain");
+    }
+    image
+}
+
+fn context(plan: &Plan, family: Family) -> Context {
+    Options::default().context(plan, family)
+}
+
+fn image(plan: &Plan, family: Family) -> Image {
+    Image::from(&render::ruleset(plan, &context(plan, family)))
+}
+
+fn rich() -> Planner {
+    let mut planner = world::planner(world::options());
+    planner.update(world::rich());
+    planner
+}
+
+#[test]
+fn nothing_differs_from_itself() {
+    let planner = rich();
+    for family in Family::BOTH {
+        let context = context(planner.plan(), family);
+        let (diff, _) = want(
+            Diff::against(context.family, image(planner.plan(), family)),
+            planner.plan(),
+            &context,
+        );
+        assert!(diff.fits());
+        assert_eq!(diff.finish(), Ops::default());
+    }
+}
+
+#[test]
+fn a_table_made_anew_has_everything() {
+    let planner = rich();
+    for family in Family::BOTH {
+        let context = context(planner.plan(), family);
+        let (diff, _) = want(
+            Diff::anew(context.family, TableOp::Create),
+            planner.plan(),
+            &context,
+        );
+        assert_eq!(
+            applied(Image::default(), &diff.finish()),
+            image(planner.plan(), family)
+        );
+    }
+}
+
+/// From any state to any other, by a full comparison.
+#[test]
+fn applying_the_difference_gives_what_was_wanted() {
+    for seed in 0..60 {
+        let (mut a, mut b) = (world::planner(world::options()), world::planner(world::options()));
+        let mut changes = random::Changes::new(seed);
+        (0..8).for_each(|_| drop(a.update(changes.step())));
+        let mut changes = random::Changes::new(seed + 1000);
+        (0..8).for_each(|_| drop(b.update(changes.step())));
+        for family in Family::BOTH {
+            let context = context(b.plan(), family);
+            let (diff, _) = want(
+                Diff::against(context.family, image(a.plan(), family)),
+                b.plan(),
+                &context,
+            );
+            assert!(diff.fits(), "seed {seed}");
+            assert_eq!(
+                applied(image(a.plan(), family), &diff.finish()),
+                image(b.plan(), family),
+                "seed {seed}"
+            );
+        }
+    }
+}
+
+/// Step by step, by what changed alone.
+#[test]
+fn following_changes_gives_the_same_as_starting_anew() {
+    for seed in 0..60 {
+        let mut planner = world::planner(world::options());
+        let mut changes = random::Changes::new(seed);
+        let mut lanes: HashMap<Family, (Image, super::lane::Known)> = HashMap::new();
+        for step in 0..40 {
+            planner.update(changes.step());
+            for family in Family::BOTH {
+                let context = context(planner.plan(), family);
+                let fresh = image(planner.plan(), family);
+                let before = lanes
+                    .remove(&family)
+                    .filter(|(_, known)| known.context == context);
+                let after = match before {
+                    None => (
+                        fresh.clone(),
+                        want(
+                            Diff::anew(context.family, TableOp::Create),
+                            planner.plan(),
+                            &context,
+                        )
+                        .1,
+                    ),
+                    Some((image, mut known)) => {
+                        let ops = known.update(planner.plan()).unwrap();
+                        (applied(image, &ops), known)
+                    }
+                };
+                assert_eq!(after.0, fresh, "seed {seed} step {step} {family}");
+                lanes.insert(family, after);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_replaced_endpoint_is_two_elements() {
+    let mut planner = rich();
+    let context = context(planner.plan(), Family::V4);
+    let (_, mut known) = want(
+        Diff::anew(context.family, TableOp::Create),
+        planner.plan(),
+        &context,
+    );
+    planner.update([world::endpoints(
+        "plain",
+        &["10.244.1.2", "10.244.1.3", "10.244.2.9"],
+    )]);
+    let ops = known.update(planner.plan()).unwrap();
+    assert_eq!((ops.additions(), ops.removals()), (1, 1));
+    assert_eq!(
+        ops.added.keys().map(|name| &**name).collect::<Vec<_>>(),
+        [names::ENDPOINTS]
+    );
+    assert_eq!(known.update(planner.plan()).unwrap(), Ops::default());
+}
+
+#[test]
+fn a_large_pool_is_one_chain() {
+    let mut planner = world::planner(world::options());
+    let pods: Vec<String> = (0..1500)
+        .map(|n| format!("10.244.{}.{}", 2 + n / 250, 1 + n % 250))
+        .collect();
+    let pods: Vec<&str> = pods.iter().map(String::as_str).collect();
+    planner.update([
+        world::set(world::service("big", "10.96.0.1")),
+        world::endpoints("big", &pods),
+    ]);
+    let ruleset = super::render(planner.plan(), Family::V4, &Options::default());
+    let text = ruleset.to_string();
+    assert!(text.contains("chain lb-1500 {"));
+    assert!(text.contains("numgen random mod 1500 map @endpoints"));
+    assert_eq!(ruleset.sets[names::ENDPOINTS].elements.len(), 1500);
+}

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use ferry_host::nftables::{Client, Error, Family, Monitor, Received, Transaction};
 
-use super::names;
 use crate::Alarm;
 
 /// How long the thread waits before it looks whether it is still wanted.
@@ -51,8 +50,13 @@ pub(super) struct Watch {
 impl Watch {
     /// Starts to watch. `generation` is the last one that is known to be good: what happened since then and before
     /// the first notification counts as trouble.
-    pub(super) fn start(client: &mut Client, generation: Option<u32>, alarm: Alarm) -> Result<Self, Error> {
-        let monitor = Monitor::open(names::TABLE)?;
+    pub(super) fn start(
+        mut monitor: Monitor,
+        client: &mut Client,
+        generation: Option<u32>,
+        alarm: Alarm,
+    ) -> Result<Self, Error> {
+        monitor.subscribe()?;
         let now = client.generation()?;
         let board = Arc::new(Board::default());
         {

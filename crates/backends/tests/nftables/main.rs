@@ -1,11 +1,14 @@
 //! The nftables backend against the real kernel, each test in a network namespace of its own.
 #![allow(clippy::unwrap_used)]
 
+mod listing;
+mod random;
+mod repair;
 mod world;
 
 use std::sync::Arc;
 
-use ferry_backends::nftables::{Nftables, Options, render};
+use ferry_backends::nftables::{Nftables, Options};
 use ferry_backends::{Alarm, Backend};
 use ferry_lab::netns::Namespace;
 use ferry_model::{Family, Planner};
@@ -20,79 +23,109 @@ fn backend(namespace: &Namespace) -> Nftables {
         .unwrap()
 }
 
+/// Applies both families; tells how many things changed.
 fn apply(backend: &mut Nftables, planner: &Planner) -> usize {
-    Family::BOTH
-        .map(|family| {
-            let applied = backend.apply(planner.plan(), family).unwrap();
-            assert_eq!(applied.warnings, Vec::<String>::new());
-            applied.added + applied.removed
-        })
-        .iter()
-        .sum()
+    let changes = Family::BOTH.map(|family| {
+        let applied = backend.apply(planner.plan(), family).unwrap();
+        assert_eq!(applied.warnings, Vec::<String>::new());
+        assert_eq!(applied.repaired, []);
+        applied.added + applied.removed
+    });
+    changes.iter().sum()
 }
 
-/// The rules as `nft` understands them, without handles.
-fn listed(namespace: &Namespace) -> serde_json::Value {
-    let text = namespace.sh("nft -j list ruleset").unwrap();
-    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
-    strip(&mut value);
-    let objects = value["nftables"].as_array_mut().unwrap();
-    objects.retain(|object| object.get("metainfo").is_none());
-    objects.sort_by_key(|object| object.to_string());
-    value
-}
-
-/// Handles differ from load to load, and elements have no order.
-fn strip(value: &mut serde_json::Value) {
-    match value {
-        serde_json::Value::Object(fields) => {
-            fields.remove("handle");
-            fields.values_mut().for_each(strip);
-            if let Some(serde_json::Value::Array(elements)) = fields.get_mut("elem") {
-                elements.sort_by_key(|element| element.to_string());
-            }
-        }
-        serde_json::Value::Array(values) => values.iter_mut().for_each(strip),
-        _ => {}
-    }
-}
-
-fn load(namespace: &Namespace, text: &str) {
-    use std::io::Write;
-    let mut child = namespace
-        .command("nft")
-        .args(["-f", "-"])
-        .stdin(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success(), "{text}");
+fn rich() -> Planner {
+    let mut planner = world::planner(world::options());
+    planner.update(world::rich());
+    planner
 }
 
 #[test]
-fn the_kernel_has_what_display_says() {
-    let mut planner = world::planner(world::options());
-    planner.update(world::rich());
-    let ours = Namespace::new("ours").unwrap();
-    apply(&mut backend(&ours), &planner);
-    let text = Namespace::new("text").unwrap();
-    for family in Family::BOTH {
-        load(
-            &text,
-            &render(planner.plan(), family, &Options::default()).to_string(),
-        );
-    }
-    let (written, said) = (listed(&ours), listed(&text));
+fn a_restart_changes_nothing() {
+    let namespace = Namespace::new("restart").unwrap();
+    let planner = rich();
+    assert!(apply(&mut backend(&namespace), &planner) > 0);
+    let before = namespace.sh("nft -a list ruleset").unwrap();
+    assert_eq!(apply(&mut backend(&namespace), &planner), 0);
     assert_eq!(
-        written["nftables"].as_array().unwrap().len(),
-        said["nftables"].as_array().unwrap().len()
+        namespace.sh("nft -a list ruleset").unwrap(),
+        before,
+        "not even handles changed"
     );
-    for (written, said) in written["nftables"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .zip(said["nftables"].as_array().unwrap())
-    {
-        assert_eq!(written, said);
+}
+
+/// Whatever happened before, the kernel has what a fresh start would write: it finds nothing to change.
+#[test]
+fn random_changes_leave_what_a_fresh_start_would_write() {
+    let namespace = Namespace::new("random").unwrap();
+    for seed in 0..5 {
+        let mut planner = world::planner(world::options());
+        let mut changes = random::Changes::new(seed);
+        let mut backend = backend(&namespace);
+        for step in 0..40 {
+            planner.update(changes.step());
+            apply(&mut backend, &planner);
+            assert_eq!(
+                apply(&mut self::backend(&namespace), &planner),
+                0,
+                "seed {seed} step {step}"
+            );
+        }
     }
+}
+
+#[test]
+fn cleanup_leaves_nothing() {
+    let namespace = Namespace::new("cleanup").unwrap();
+    let mut backend = backend(&namespace);
+    apply(&mut backend, &rich());
+    namespace.sh("nft add table ip other").unwrap();
+    backend.cleanup().unwrap();
+    backend.cleanup().unwrap();
+    assert_eq!(namespace.sh("nft list ruleset").unwrap(), "table ip other {\n}\n");
+    assert!(apply(&mut backend, &rich()) > 0, "it can start again");
+}
+
+#[test]
+fn counters_count_by_port_and_endpoint() {
+    let namespace = Namespace::new("counters").unwrap();
+    namespace
+        .ip("addr add 10.244.1.2/32 dev lo\nroute add 10.96.0.0/16 dev lo")
+        .unwrap();
+    let mut planner = world::planner(world::options());
+    planner.update([
+        world::set(world::service("web", "10.96.0.1")),
+        world::endpoints("web", &["10.244.1.2"]),
+    ]);
+    let options = Options {
+        counters: true,
+        ..Options::default()
+    };
+    let mut backend = namespace
+        .run(|| Nftables::new(options, silent()).unwrap())
+        .unwrap();
+    apply(&mut backend, &planner);
+    namespace
+        .run(|| {
+            let listener = std::net::TcpListener::bind("10.244.1.2:8080").unwrap();
+            for _ in 0..3 {
+                let client = std::net::TcpStream::connect("10.96.0.1:80").unwrap();
+                assert_eq!(client.peer_addr().unwrap().to_string(), "10.96.0.1:80");
+                listener.accept().unwrap();
+            }
+        })
+        .unwrap();
+    let traffic = backend.traffic().unwrap();
+    let counted: Vec<_> = traffic
+        .iter()
+        .map(|t| (t.port.to_string(), t.endpoint, t.connections))
+        .collect();
+    let port = || "ns/web:http".to_owned();
+    assert_eq!(
+        counted,
+        [
+            (port(), None, 3),
+            (port(), Some("10.244.1.2:8080".parse().unwrap()), 3)
+        ]
+    );
 }

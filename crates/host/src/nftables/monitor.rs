@@ -8,7 +8,7 @@ use super::{Family, SUBSYSTEM, attr, msg};
 use crate::netlink::{self, Bus, Message, Socket, messages};
 
 const GROUP: u32 = 7;
-/// Objects named in a report; a flushed table could name a hundred thousand.
+/// Objects of a family that are named in a report; a flushed table could name a hundred thousand.
 const NAMED: usize = 8;
 
 /// One changed object of a watched table.
@@ -38,15 +38,19 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Subscribes in the calling thread's network namespace.
+    /// Opens a socket in the calling thread's network namespace. Nothing is heard before [`Self::subscribe`].
     pub fn open(table: &str) -> Result<Self, Error> {
-        let mut socket = Socket::open(Bus::Netfilter)?;
-        socket.subscribe(GROUP)?;
+        let socket = Socket::open(Bus::Netfilter)?;
         Ok(Self {
             socket,
             table: table.into(),
             changes: Vec::new(),
         })
+    }
+
+    /// Asks for notifications from now on.
+    pub fn subscribe(&mut self) -> Result<(), Error> {
+        Ok(self.socket.subscribe(GROUP)?)
     }
 
     /// Waits for finished transactions and gives each to `each`. Returns after `wait` at the latest if nothing comes,
@@ -72,8 +76,11 @@ impl Monitor {
                         changes,
                     });
                 }
-            } else if self.changes.len() < NAMED {
-                self.changes.extend(change(&message, &self.table));
+            } else if let Some(change) = change(&message, &self.table) {
+                let of_family = self.changes.iter().filter(|known| known.family == change.family);
+                if of_family.count() < NAMED {
+                    self.changes.push(change);
+                }
             }
         }
         Ok(Received::Some)
