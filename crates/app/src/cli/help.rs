@@ -62,7 +62,7 @@ pub(super) fn daemon(program: &str) -> String {
 pub(super) fn gates() -> String {
     let mut out = "Feature gates of Kubernetes 1.36 that can be changed, with stage and default. These have an effect here:\n\
                    AllowServiceExternalIPs, ComponentFlagz, ComponentStatusz, LoggingAlphaOptions, LoggingBetaOptions,\n\
-                   NativeHistograms, WatchListClient, AllAlpha and AllBeta. The others are accepted.\n\n"
+                   AllAlpha and AllBeta. The others are accepted.\n\n"
         .to_owned();
     for (name, what) in Gates::changeable() {
         out.push_str(&format!("  {name:<56}{what}\n"));

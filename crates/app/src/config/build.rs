@@ -54,13 +54,11 @@ impl Completed {
             hostname_override: non_empty(config.hostname_override.trim()).map(str::to_lowercase),
             sync_period: config.sync_period.to_std(),
             min_sync_period: config.min_sync_period.to_std(),
-            config_sync_period: config.config_sync_period.to_std(),
             bind_address: parse_ip(&config.bind_address).ok_or_else(|| unreachable("bindAddress"))?,
             healthz_bind_address: server_address(&config.healthz_bind_address),
             metrics_bind_address: server_address(&config.metrics_bind_address),
             bind_address_hard_fail: config.bind_address_hard_fail,
             profiling: config.enable_profiling,
-            show_hidden_metrics: !config.show_hidden_metrics_for_version.is_empty(),
             detect_local: detect_local(config),
             node_port_addresses: node_port_addresses(config),
             masquerade_all: config.masquerade_all,
@@ -114,8 +112,6 @@ fn source(config: &Config, typed: &Typed) -> Source {
     Source::Api(ApiClient {
         kubeconfig: non_empty(&client.kubeconfig).map(PathBuf::from),
         master: non_empty(&typed.master).map(str::to_owned),
-        accept_content_types: client.accept_content_types.clone(),
-        content_type: client.content_type.clone(),
         qps: (client.qps >= 0.0).then_some(client.qps),
         burst: client.burst.unsigned_abs(),
     })

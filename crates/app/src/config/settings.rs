@@ -53,8 +53,6 @@ pub struct ApiClient {
     pub kubeconfig: Option<PathBuf>,
     /// Replaces the kubeconfig's server.
     pub master: Option<String>,
-    pub accept_content_types: String,
-    pub content_type: String,
     /// Requests per second; `None` is unlimited.
     pub qps: Option<f32>,
     pub burst: u32,
@@ -145,7 +143,6 @@ pub struct Settings {
 
     pub sync_period: Duration,
     pub min_sync_period: Duration,
-    pub config_sync_period: Duration,
 
     pub bind_address: IpAddr,
     /// `None`: not served.
@@ -154,7 +151,6 @@ pub struct Settings {
     pub metrics_bind_address: Option<SocketAddr>,
     pub bind_address_hard_fail: bool,
     pub profiling: bool,
-    pub show_hidden_metrics: bool,
 
     pub detect_local: DetectLocal,
     pub node_port_addresses: NodePortAddresses,
@@ -177,7 +173,7 @@ pub struct Settings {
     /// Per-service and per-endpoint connection counters in the metrics.
     pub traffic_counters: bool,
 
-    /// The version that clients are told, `v1.36.4` unless `--version=v...` says otherwise.
+    /// The Kubernetes version that is reported, `v1.36.4` unless `--version=v...` says otherwise.
     pub reported_version: String,
     /// Only ever checked for its family.
     pub winkernel_source_vip: Option<IpAddr>,

@@ -56,7 +56,7 @@ pub(super) fn prepare_only(settings: Settings) -> anyhow::Result<()> {
 pub(super) fn serve(settings: Settings) -> anyhow::Result<Stop> {
     let started = SystemTime::now();
     tracing::info!(
-        version = crate::KUBERNETES_VERSION,
+        version = settings.reported_version,
         ferry = env!("CARGO_PKG_VERSION"),
         "Version info"
     );

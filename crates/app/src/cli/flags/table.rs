@@ -155,7 +155,7 @@ pub static FLAGS: &[Flag] = &[
         "config-sync-period",
         Group::Objects,
         Kind::Duration(|t| &mut t.config.config_sync_period),
-        "How often objects are gone through again without a change. Must be greater than 0.",
+        "Accepted for compatibility; objects are never stale. Must be greater than 0.",
     ),
     lasting(
         "hostname-override",
@@ -231,7 +231,7 @@ pub static FLAGS: &[Flag] = &[
         "show-hidden-metrics-for-version",
         Group::Node,
         Kind::Text(|t| &mut t.config.show_hidden_metrics_for_version),
-        "Show metrics hidden since this version; only the previous minor version (1.35) is allowed.",
+        "Accepted for compatibility, no metric is hidden; only the previous minor version (1.35) is allowed.",
     ),
     void(
         "oom-score-adj",
