@@ -30,10 +30,18 @@ pub(super) struct Follower {
     backoff: Backoff,
     /// The version up to which everything is known; `None` before a list and after it has expired.
     position: Option<String>,
-    /// Whether the server may be asked for its list as a stream.
-    streaming: bool,
+    streaming: Streaming,
     /// Whether the present attempt has brought something, or has at least stood for a while.
     progress: bool,
+}
+
+/// Whether the server is asked for its list as a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Streaming {
+    Wanted,
+    /// Not this time, but again when this time is over.
+    Maybe,
+    Never,
 }
 
 /// Why an attempt ended.
@@ -43,8 +51,10 @@ enum End {
     Closed,
     /// The version is too old: only a list helps.
     Expired,
-    /// The server does not stream lists.
-    NoStreaming,
+    /// The server does not stream lists: not at all, or not now.
+    NoStreaming {
+        ever: bool,
+    },
     Trouble(Trouble),
 }
 
@@ -119,7 +129,7 @@ impl Follower {
             known: Known::default(),
             backoff,
             position: None,
-            streaming: true,
+            streaming: Streaming::Wanted,
             progress: false,
         }
     }
@@ -139,7 +149,7 @@ impl Follower {
     async fn attempt(&mut self) -> Result<(), End> {
         match self.position.clone() {
             Some(version) => self.watch(Start::After(version)).await,
-            None if self.streaming => self.watch(Start::Everything).await,
+            None if self.streaming == Streaming::Wanted => self.watch(Start::Everything).await,
             None => self.list().await,
         }
     }
@@ -148,12 +158,13 @@ impl Follower {
     async fn judge(&mut self, end: Option<End>) -> Duration {
         match end {
             None => Duration::ZERO,
-            Some(End::NoStreaming) => {
+            Some(End::NoStreaming { ever }) => {
                 tracing::debug!(
                     resource = self.resource.name(),
+                    ever,
                     "the server does not stream lists"
                 );
-                self.streaming = false;
+                self.streaming = if ever { Streaming::Maybe } else { Streaming::Never };
                 Duration::ZERO
             }
             Some(End::Closed) => {
@@ -193,7 +204,9 @@ impl Follower {
             return self.backoff.next();
         };
         if *code == 404 && self.resource == Resource::EndpointSlices {
-            tracing::warn!("the cluster serves no EndpointSlices, following Endpoints");
+            if self.health.is_well() {
+                tracing::warn!("the cluster serves no EndpointSlices, following Endpoints");
+            }
             self.turn_to(Resource::Endpoints);
             return self.backoff.next();
         }
@@ -302,6 +315,9 @@ impl Follower {
         self.position = Some(version);
         self.progress = true;
         self.health.well();
+        if self.streaming == Streaming::Maybe {
+            self.streaming = Streaming::Wanted;
+        }
     }
 
     async fn watch(&mut self, start: Start) -> Result<(), End> {
@@ -310,12 +326,7 @@ impl Follower {
         let mut listing = start == Start::Everything;
         let mut answer = match self.api.get(&uri, self.timing.answer).await {
             Ok(answer) => answer,
-            Err(Trouble::Status { code: 410, .. }) => return Err(End::Expired),
-            Err(Trouble::Status {
-                code: 400 | 405 | 422,
-                ..
-            }) if listing => return Err(End::NoStreaming),
-            Err(trouble) => return Err(trouble.into()),
+            Err(trouble) => return Err(refused(trouble, listing)),
         };
         if listing {
             self.known.begin();
@@ -336,7 +347,7 @@ impl Follower {
                 Ok(Piece::Data(data)) => lines.push(&data),
                 Ok(Piece::Silence) if settling => self.health.well(),
                 // A server that ignores the wish for initial events never says that they have ended.
-                Ok(Piece::Silence) if listing => return Err(End::NoStreaming),
+                Ok(Piece::Silence) if listing => return Err(End::NoStreaming { ever: false }),
                 Ok(Piece::Silence) => return Err(End::Closed),
                 Ok(Piece::End) => {
                     if let Some(line) = lines.rest() {
@@ -377,7 +388,7 @@ impl Follower {
                 }
                 version
             }
-            "ERROR" => return Err(in_stream_error(json, answer)),
+            "ERROR" => return Err(refused(in_stream_error(json, answer), *listing)),
             other => {
                 tracing::debug!(
                     resource = self.resource.name(),
@@ -457,6 +468,26 @@ impl Follower {
     }
 }
 
+/// What it means that a watch was not begun, or was ended with a reason. A server that does not know streamed lists calls the request bad; one
+/// whose etcd is too old for them says 500. Whether it is worse than that, a plain list will show.
+fn refused(trouble: Trouble, listing: bool) -> End {
+    match &trouble {
+        Trouble::Status { code: 410, .. } => End::Expired,
+        Trouble::Status {
+            code: 400 | 405 | 422,
+            ..
+        } if listing => End::NoStreaming { ever: false },
+        Trouble::Status {
+            code: 500 | 501 | 504,
+            ..
+        } if listing => End::NoStreaming { ever: true },
+        Trouble::Status { .. }
+        | Trouble::Unreachable { .. }
+        | Trouble::Slow { .. }
+        | Trouble::Garbage { .. } => End::Trouble(trouble),
+    }
+}
+
 /// Whether it makes sense to watch from the same version again. A server that was restored from a backup may not
 /// have reached it, and says so with 504; others do not like what we ask for. A list mends both.
 fn can_resume(trouble: &Trouble) -> bool {
@@ -467,15 +498,13 @@ fn can_resume(trouble: &Trouble) -> bool {
     }
 }
 
-fn in_stream_error(json: &[u8], answer: &Answer) -> End {
+fn in_stream_error(json: &[u8], answer: &Answer) -> Trouble {
     let status: Status = serde_json::from_slice(json).unwrap_or_default();
-    match (status.code, status.reason.as_deref()) {
-        (Some(410), _) | (_, Some("Expired" | "Gone")) => End::Expired,
-        (code, _) => End::Trouble(Trouble::Status {
-            url: answer.url.clone(),
-            code: code.unwrap_or(500),
-            reason: status.text(),
-            retry_after: None,
-        }),
+    let expired = matches!(status.reason.as_deref(), Some("Expired" | "Gone"));
+    Trouble::Status {
+        url: answer.url.clone(),
+        code: if expired { 410 } else { status.code.unwrap_or(500) },
+        reason: status.text(),
+        retry_after: None,
     }
 }

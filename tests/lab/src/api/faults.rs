@@ -20,6 +20,8 @@ pub struct Faults {
     pub garbage: Option<Garbage>,
     /// Streaming lists are refused, as by a server whose WatchList feature is off.
     pub no_streaming_lists: bool,
+    /// Streaming lists end at once with an error event of this code, as by a server whose etcd cannot do them.
+    pub streaming_lists_code: Option<u16>,
     /// Watches end after so many events.
     pub cut_after: Option<u64>,
     /// The connection is closed in the middle of the body of a list.

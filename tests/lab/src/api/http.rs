@@ -165,6 +165,11 @@ fn watch(
             let message = format!("ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: {why}");
             failure(422, "Invalid", &message)
         };
+        if let Some(code) = faults.streaming_lists_code {
+            let why = "the required storage feature RequestWatchProgress is disabled";
+            let event = json!({"type": "ERROR", "object": status(code, "InternalError", why)});
+            return bytes(200, "application/json", format!("{event}\n").into());
+        }
         if faults.no_streaming_lists {
             return invalid(
                 "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
