@@ -71,7 +71,7 @@ fn daemon(program: &'static str, args: &[String]) -> Result<Command, Stop> {
         return Err(Stop::text(text));
     }
     let typed = Arc::new(typed);
-    let prepared = prepare(typed.clone(), |settings, config| {
+    let prepared = prepare(typed.clone(), true, |settings, config| {
         if typed.write_config_to.is_empty() {
             Ok(Some(settings))
         } else {
@@ -112,8 +112,10 @@ fn action(typed: &Typed) -> Action {
 }
 
 /// Completes the configuration, starts logging as it says, judges it, and hands over what came out.
+/// A command that only looks need not tell what a daemon would have chosen.
 fn prepare<T>(
     typed: Arc<Typed>,
+    choices: bool,
     finish: impl FnOnce(Settings, &config::written::Config) -> Result<T, String>,
 ) -> Result<T, String> {
     logging::init(&logging::Logging::default());
@@ -123,13 +125,13 @@ fn prepare<T>(
     for flag in FLAGS {
         tracing::info!(target: logging::PLAIN, v = 1, "FLAG: --{}={}", flag.name, quote(&flag.show(&typed)));
     }
-    log_notes(&completed);
+    log_notes(&completed, choices);
     let written = completed.config.clone();
     let settings = completed.validate(typed).map_err(text)?;
     finish(settings, &written)
 }
 
-fn log_notes(completed: &Completed) {
+fn log_notes(completed: &Completed, choices: bool) {
     for note in &completed.notes {
         let message = &note.message;
         let field = |key| {
@@ -140,7 +142,8 @@ fn log_notes(completed: &Completed) {
         };
         let (err, file, lines, flag) = (field("err"), field("file"), field("lines"), field("flag"));
         match note.level {
-            Level::Info => tracing::info!(err, file, lines, flag, "{message}"),
+            Level::Choice if !choices => {}
+            Level::Choice | Level::Info => tracing::info!(err, file, lines, flag, "{message}"),
             Level::Warning => tracing::warn!(err, file, lines, flag, "{message}"),
         }
     }
@@ -247,7 +250,7 @@ fn origin(name: &str, typed: Typed) -> Result<Origin, Stop> {
         .iter()
         .any(|flag| typed.given.contains(flag));
     if named {
-        let settings = prepare(Arc::new(typed), |settings, _| Ok(settings));
+        let settings = prepare(Arc::new(typed), false, |settings, _| Ok(settings));
         return settings
             .map(|settings| Origin::Objects(Box::new(settings)))
             .map_err(|why| refused(name, &why, false));

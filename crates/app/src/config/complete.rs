@@ -16,6 +16,8 @@ const MAX_FILE_BYTES: u64 = 8 << 20;
 /// How loud a [`Note`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
+    /// A choice that was made; of interest where it takes effect.
+    Choice,
     Info,
     Warning,
 }
@@ -214,7 +216,10 @@ fn void_flags(typed: &Typed) -> Vec<Note> {
 
 fn apply_platform_defaults(config: &mut Config, notes: &mut Vec<Note>) {
     if config.mode.is_empty() {
-        notes.push(Note::info("Using iptables proxy"));
+        notes.push(Note {
+            level: Level::Choice,
+            ..Note::info("Using iptables proxy")
+        });
         config.mode = "iptables".to_owned();
     }
     if config.mode == "nftables" && config.node_port_addresses.as_ref().is_none_or(Vec::is_empty) {
