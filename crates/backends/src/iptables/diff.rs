@@ -1,9 +1,9 @@
 //! From what is there to what should be: against what we know we wrote, or against what was observed.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use ferry_model::{Changed, NodePlan, Plan, Revision, ServiceName, ServicePlan};
+use ferry_model::{Changed, Family, NodePlan, Plan, Revision, ServiceName, ServicePlan};
 
 use super::canon::canon;
 use super::document::Owner;
@@ -104,7 +104,7 @@ pub(super) fn from_known(known: &mut Known, plan: &Plan, context: &Context<'_>) 
     for chain in Shared::ALL {
         let edit = std::mem::take(&mut edits[chain as usize]);
         *ops.shared_mut(chain) = match edit.remove.len() > DELETIONS {
-            true => write_shared(chain, plan, known, context),
+            true => write_shared(chain, known, context),
             false => SharedOp::Edit(edit),
         };
     }
@@ -181,15 +181,15 @@ fn replace_node(old: &NodeRules, new: NodeRules, ops: &mut Ops, edits: &mut [Edi
     }
 }
 
-/// All rules of a shared chain. Services that the kernel refused are not known, and stay out.
-fn write_shared(chain: Shared, plan: &Plan, known: &Known, context: &Context<'_>) -> SharedOp {
-    let rules = plan
-        .services()
-        .filter(|service| known.has(service))
-        .map(|service| {
-            let mut rules = render_shared(service, context);
+/// All rules of a shared chain.
+fn write_shared(chain: Shared, known: &Known, context: &Context<'_>) -> SharedOp {
+    let rules = known
+        .services
+        .iter()
+        .map(|(name, written)| {
+            let mut rules = render_shared(&written.plan, context);
             (
-                Owner::Service(service.name.clone()),
+                Owner::Service(name.clone()),
                 std::mem::take(rules.shared_mut(chain)),
             )
         })
@@ -199,6 +199,50 @@ fn write_shared(chain: Shared, plan: &Plan, known: &Known, context: &Context<'_>
         rules,
         tail: tail_of(chain, &render_node(context)),
     }
+}
+
+/// How chains that others changed become what they are known to have been; `None` if that cannot be said without
+/// looking. Works without an observation, which for large tables takes seconds.
+pub(super) fn restoring(known: &Known, family: Family, chains: &BTreeSet<(Table, String)>) -> Option<Ops> {
+    let context = |comments| Context {
+        family,
+        node: &known.node,
+        style: known.style,
+        comments,
+    };
+    let node = render_node(&context(true));
+    let mut ops = Ops::default();
+    let mut of_services = BTreeSet::new();
+    for (table, name) in chains {
+        let shared = Shared::ALL
+            .into_iter()
+            .find(|shared| shared.table() == *table && shared.chain() == name);
+        let own = node
+            .chains
+            .iter()
+            .find(|(of, chain)| of == table && chain.name == *name);
+        match (shared, own) {
+            (Some(shared), _) => *ops.shared_mut(shared) = write_shared(shared, known, &context(true)),
+            (None, Some((_, chain))) => ops.node_chains.push((*table, chain.clone())),
+            (None, None) if *table == Table::Nat && is_service_chain(name) => {
+                of_services.insert(name.as_str());
+            }
+            (None, None) => return None,
+        }
+    }
+    for (name, written) in &known.services {
+        if of_services.is_empty() {
+            break;
+        }
+        let rules = render_service(&written.plan, &context(written.comments));
+        let changed = rules
+            .chains
+            .into_iter()
+            .filter(|chain| of_services.remove(chain.name.as_str()));
+        ops.chains
+            .extend(changed.map(|chain| (Owner::Service(name.clone()), chain)));
+    }
+    of_services.is_empty().then_some(ops)
 }
 
 fn tail_of(chain: Shared, node: &NodeRules) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! Noticing that somebody else changed our rules: nf_tables says so at once, legacy tables are polled.
 //! Touches nothing but the watch; what is noticed waits here until the loop asks, which the alarm makes it do.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,11 +17,45 @@ use crate::Alarm;
 const KUBELETS: [&str; 3] = ["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"];
 const PREFIX: &str = "KUBE-";
 
-/// A change that was not ours.
+/// Changed chains that are remembered one by one; with more, everything is looked at.
+const REMEMBERED: usize = 256;
+
+/// Changes that were not ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Disturbance {
+    pub(super) extent: Extent,
     /// The process that did it, where the kernel tells.
     pub(super) by: Option<String>,
+}
+
+/// What can be wrong after changes of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// These chains, and nothing else.
+    Chains(BTreeSet<(Table, String)>),
+    Anything,
+}
+
+impl Default for Extent {
+    fn default() -> Self {
+        Extent::Chains(BTreeSet::new())
+    }
+}
+
+impl Extent {
+    fn is_nothing(&self) -> bool {
+        matches!(self, Extent::Chains(chains) if chains.is_empty())
+    }
+
+    fn extend(&mut self, other: Extent) {
+        match (&mut *self, other) {
+            (Extent::Chains(chains), Extent::Chains(more)) => chains.extend(more),
+            _ => *self = Extent::Anything,
+        }
+        if matches!(self, Extent::Chains(chains) if chains.len() > REMEMBERED) {
+            *self = Extent::Anything;
+        }
+    }
 }
 
 type Fingerprint = [[u32; 12]; 3];
@@ -31,7 +66,7 @@ struct Seen {
     /// What legacy tables looked like after our last write; `None` while there is nothing to compare with.
     expected: PerFamily<Option<Fingerprint>>,
     /// Changes of a transaction whose end has not been told yet.
-    pending: PerFamily<bool>,
+    pending: PerFamily<Extent>,
 }
 
 /// Watches over both families.
@@ -121,14 +156,20 @@ impl Seen {
         match change {
             Change::Commit { process } => {
                 let by = (!process.is_empty()).then(|| process.to_owned());
-                let pending = std::mem::take(&mut self.pending);
-                for family in Family::BOTH.into_iter().filter(|family| *pending.get(*family)) {
-                    *self.disturbed.get_mut(family) = Some(Disturbance { by: by.clone() });
+                let mut alarm = false;
+                for family in Family::BOTH {
+                    let extent = std::mem::take(self.pending.get_mut(family));
+                    if !extent.is_nothing() {
+                        self.disturb(family, extent, by.clone());
+                        alarm = true;
+                    }
                 }
-                pending.v4 || pending.v6
+                alarm
             }
             Change::Overrun => {
-                self.disturbed = PerFamily::from_fn(|_| Some(Disturbance::default()));
+                for family in Family::BOTH {
+                    self.disturb(family, Extent::Anything, None);
+                }
                 true
             }
             Change::Table { ip, .. } | Change::Chain { ip, .. } | Change::Rule { ip, .. } => {
@@ -136,10 +177,16 @@ impl Seen {
                     Ip::V4 => Family::V4,
                     Ip::V6 => Family::V6,
                 };
-                *self.pending.get_mut(family) |= concerns_us(&change);
+                self.pending.get_mut(family).extend(concerning_us(&change));
                 false
             }
         }
+    }
+
+    fn disturb(&mut self, family: Family, extent: Extent, by: Option<String>) {
+        let disturbance = self.disturbed.get_mut(family).get_or_insert_default();
+        disturbance.extent.extend(extent);
+        disturbance.by = by;
     }
 
     fn polled(&mut self) -> bool {
@@ -148,7 +195,7 @@ impl Seen {
             let expected = self.expected.get(family);
             if expected.is_some() && *expected != fingerprint(family) {
                 *self.expected.get_mut(family) = None;
-                *self.disturbed.get_mut(family) = Some(Disturbance::default());
+                self.disturb(family, Extent::Anything, None);
                 alarm = true;
             }
         }
@@ -156,29 +203,34 @@ impl Seen {
     }
 }
 
-/// Whether a change can have undone something of ours. Other programs change their own rules all the time, and
-/// looking at all tables is not cheap.
-fn concerns_us(change: &Change<'_>) -> bool {
+/// What a change can have undone of ours. Other programs change their own rules all the time, and looking at all
+/// tables is not cheap.
+fn concerning_us(change: &Change<'_>) -> Extent {
     let ours = |chain: &str| chain.starts_with(PREFIX) && !KUBELETS.contains(&chain);
-    let watched = |table: &str| Table::parse(table).is_some();
-    match change {
-        Change::Table { table, gone, .. } => *gone && watched(table),
-        Change::Chain { table, chain, .. } => watched(table) && ours(chain),
+    let jumps_to_ours = |bytes: &[u8]| {
+        bytes
+            .windows(PREFIX.len())
+            .any(|window| window == PREFIX.as_bytes())
+    };
+    match *change {
+        Change::Table {
+            table, gone: true, ..
+        } if Table::parse(table).is_some() => Extent::Anything,
+        Change::Chain { table, chain, .. } | Change::Rule { table, chain, .. } if ours(chain) => {
+            let table = Table::parse(table).map(|table| (table, chain.to_owned()));
+            Extent::Chains(table.into_iter().collect())
+        }
         Change::Rule {
             table,
-            chain,
             bytes,
-            gone,
+            gone: true,
             ..
-        } => {
-            let jumps_to_ours = || {
-                bytes
-                    .windows(PREFIX.len())
-                    .any(|window| window == PREFIX.as_bytes())
-            };
-            watched(table) && (ours(chain) || *gone && jumps_to_ours())
-        }
-        Change::Commit { .. } | Change::Overrun => false,
+        } if Table::parse(table).is_some() && jumps_to_ours(bytes) => Extent::Anything,
+        Change::Table { .. }
+        | Change::Chain { .. }
+        | Change::Rule { .. }
+        | Change::Commit { .. }
+        | Change::Overrun => Extent::default(),
     }
 }
 
@@ -235,8 +287,8 @@ mod tests {
                 gone: true,
             },
         ];
-        assert!(concerns.iter().all(concerns_us));
-        assert!(!others.iter().any(concerns_us));
+        assert!(concerns.iter().all(|change| !concerning_us(change).is_nothing()));
+        assert!(others.iter().all(|change| concerning_us(change).is_nothing()));
     }
 
     #[test]
@@ -245,15 +297,22 @@ mod tests {
         assert!(!seen.told(rule("KUBE-SVC-X", b"", true)));
         assert!(!seen.told(rule("KUBE-SVC-Y", b"", true)));
         assert!(seen.told(Change::Commit { process: "iptables" }));
+        let chains = ["KUBE-SVC-X", "KUBE-SVC-Y"].map(|chain| (Table::Nat, chain.to_owned()));
+        let extent = Extent::Chains(chains.into());
         assert_eq!(
             seen.disturbed.v4,
             Some(Disturbance {
+                extent,
                 by: Some("iptables".into())
             })
         );
         assert_eq!(seen.disturbed.v6, None);
         assert!(!seen.told(Change::Commit { process: "nft" }));
         assert!(seen.told(Change::Overrun));
-        assert!(seen.disturbed.v6.is_some());
+        assert!(
+            seen.disturbed
+                .v6
+                .is_some_and(|disturbance| disturbance.extent == Extent::Anything)
+        );
     }
 }

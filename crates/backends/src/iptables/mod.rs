@@ -33,9 +33,10 @@ use ferry_host::sysctl::Sysctls;
 use ferry_model::{Family, PerFamily, Plan};
 
 use crate::{Alarm, Applied, Backend, Error, ErrorKind, Repair, TableRules};
-use diff::{Difference, Known, from_known, from_observed};
-use guard::{Disturbance, Guard, ip};
+use diff::{Difference, Known, from_known, from_observed, restoring};
+use guard::{Disturbance, Extent, Guard, ip};
 use observe::Observed;
+use ops::Ops;
 use render::{COUNTER_INVALID, COUNTER_LOCALHOST, Context};
 use run::{Done, Refusal, run};
 
@@ -200,19 +201,33 @@ impl Iptables {
         }
     }
 
+    /// Writes what changed; `None` if only an observation can tell what is there.
     fn apply_known(
         &mut self,
         tool: &Tool,
         plan: &Plan,
         family: Family,
         mut known: Known,
-    ) -> Result<Applied, run::Failed> {
+        disturbance: Option<&Disturbance>,
+    ) -> Result<Option<Applied>, run::Failed> {
+        let mut repaired = Vec::new();
+        if let Some(Disturbance { extent, by }) = disturbance {
+            let Some((ops, chains)) = repair(&known, family, extent) else {
+                self.sides.get_mut(family).forgotten = Some(known);
+                return Ok(None);
+            };
+            run(tool, &ops, Refusal::Stop)?;
+            repaired.extend(chains.map(|what| Repair { what, by: by.clone() }));
+        }
         let context = context(plan, family, known.style);
         let ops = from_known(&mut known, plan, &context);
         let done = run(tool, &ops, Refusal::Stop)?;
-        let applied = applied(done, &known);
+        let applied = Applied {
+            repaired,
+            ..applied(done, &known)
+        };
         self.sides.get_mut(family).known = Some(known);
-        Ok(applied)
+        Ok(Some(applied))
     }
 
     fn apply_observed(
@@ -278,27 +293,23 @@ impl Backend for Iptables {
     fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
         let tool = self.tool(family)?;
         let disturbance = self.guard.take(family);
-        let side = self.sides.get_mut(family);
         let mut refused = None;
-        match side.known.take() {
-            Some(known) if disturbance.is_some() => side.forgotten = Some(known),
-            Some(known) => match self.apply_known(&tool, plan, family, known) {
-                Ok(applied) => {
+        if let Some(known) = self.sides.get_mut(family).known.take() {
+            match self.apply_known(&tool, plan, family, known, disturbance.as_ref()) {
+                Ok(Some(applied)) => {
                     self.guard.settle(family);
                     return Ok(applied);
                 }
+                Ok(None) => {}
                 Err(failed) if failed.error.is_transient() => return Err(not_written(family, &failed)),
                 Err(failed) => refused = Some(failed.reason()),
-            },
-            None => {}
+            }
         }
         let mut applied = self.apply_observed(&tool, plan, family, disturbance)?;
         if let Some(reason) = refused {
             applied.failed_writes += 1;
-            applied.warnings.insert(
-                0,
-                format!("a change was refused, so everything was compared: {reason}"),
-            );
+            let warning = format!("a change was refused, so everything was compared: {reason}");
+            applied.warnings.insert(0, warning);
         }
         self.guard.settle(family);
         Ok(applied)
@@ -376,6 +387,24 @@ fn applied(done: Done, known: &Known) -> Applied {
         failed_writes: done.failures,
         ..Applied::default()
     }
+}
+
+/// What puts chains right that others changed, and those chains in words.
+fn repair<'a>(
+    known: &Known,
+    family: Family,
+    extent: &'a Extent,
+) -> Option<(Ops, impl Iterator<Item = String> + use<'a>)> {
+    let Extent::Chains(chains) = extent else {
+        return None;
+    };
+    let ops = restoring(known, family, chains)?;
+    Some((
+        ops,
+        chains
+            .iter()
+            .map(|(table, chain)| format!("chain {chain} in table {}", table.as_str())),
+    ))
 }
 
 /// What was different although we had written it and it has not changed since.

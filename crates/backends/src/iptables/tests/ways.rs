@@ -7,7 +7,7 @@ use std::time::Duration;
 use ferry_model::*;
 use proptest::prelude::*;
 
-use super::super::diff::{Known, from_known, from_observed};
+use super::super::diff::{Known, from_known, from_observed, restoring};
 use super::super::names::{Shared, Table};
 use super::super::observe::Observed;
 use super::super::ops::{Ops, SharedOp};
@@ -421,4 +421,37 @@ fn leftovers_of_old_releases_go() {
     want.chain_mut(Table::Nat, "KUBE-MARK-DROP")
         .push("-j MARK --set-xmark 0x8000/0x8000".into());
     assert_eq!(tables.canonical().save(), want.canonical().save());
+}
+
+#[test]
+fn chains_that_others_changed_are_restored_without_looking() {
+    let planner = two_services();
+    let mut tables = Tables::default();
+    let known = observe(&mut tables, planner.plan(), 1000);
+    let whole = tables.clone();
+    let service_chain = whole.chain(Table::Nat, "KUBE-SERVICES")[0]
+        .rsplit(' ')
+        .next()
+        .unwrap()
+        .to_owned();
+    let broken = [
+        (Table::Nat, "KUBE-SERVICES"),
+        (Table::Nat, "KUBE-MARK-MASQ"),
+        (Table::Filter, "KUBE-FORWARD"),
+        (Table::Nat, service_chain.as_str()),
+    ];
+    let chains = broken.map(|(table, chain)| (table, chain.to_owned())).into();
+    for (table, chain) in broken {
+        tables.chain_mut(table, chain).truncate(1);
+        tables
+            .chain_mut(table, chain)
+            .push("-s 10.9.9.9 -j RETURN".into());
+    }
+    let ops = restoring(&known, FAMILY, &chains).unwrap();
+    go(&mut tables, &ops, 1000);
+    assert_eq!(tables.canonical().save(), whole.canonical().save());
+    let unknown =
+        |table, chain: &str| restoring(&known, FAMILY, &[(table, chain.to_owned())].into()).is_none();
+    assert!(unknown(Table::Nat, "KUBE-SVC-AAAAAAAAAAAAAAAA"), "whose is it?");
+    assert!(unknown(Table::Filter, "KUBE-FIREWALL"), "not ours alone");
 }
