@@ -64,6 +64,8 @@ pub(super) struct Document {
     chains: usize,
     added: usize,
     removed: usize,
+    /// Rules for chains of ours, by table.
+    written: [usize; 3],
 }
 
 impl Document {
@@ -87,7 +89,7 @@ impl Document {
 
     /// Adds a rule at a chain's end.
     pub(super) fn append(&mut self, table: Table, owner: &Owner, chain: &str, rule: &str) {
-        self.added += 1;
+        self.count(table, chain);
         push(
             &mut self.section(table).rules,
             owner,
@@ -97,7 +99,7 @@ impl Document {
 
     /// Adds a rule at a chain's head.
     pub(super) fn insert(&mut self, table: Table, owner: &Owner, chain: &str, rule: &str) {
-        self.added += 1;
+        self.count(table, chain);
         push(
             &mut self.section(table).rules,
             owner,
@@ -171,11 +173,14 @@ impl Document {
         }
     }
 
-    /// Rules written to chains of ours, by table.
+    /// Rules written to chains of ours; what was left out later counts too.
     pub(super) fn written(&self, table: Table) -> usize {
-        let ours = |line: &&str| line.starts_with("-A KUBE-") || line.starts_with("-I KUBE-");
-        let lines = |piece: &Piece| piece.text.lines().filter(ours).count();
-        self.sections[table as usize].rules.iter().map(lines).sum()
+        self.written[table as usize]
+    }
+
+    fn count(&mut self, table: Table, chain: &str) {
+        self.added += 1;
+        self.written[table as usize] += usize::from(chain.starts_with("KUBE-"));
     }
 
     fn section(&mut self, table: Table) -> &mut Section {

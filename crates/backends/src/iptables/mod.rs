@@ -7,6 +7,7 @@
 
 mod canon;
 mod cleanup;
+mod compare;
 mod diff;
 mod document;
 mod guard;
@@ -33,7 +34,8 @@ use ferry_host::sysctl::Sysctls;
 use ferry_model::{Family, PerFamily, Plan};
 
 use crate::{Alarm, Applied, Backend, Error, ErrorKind, Repair, TableRules};
-use diff::{Difference, Known, from_known, from_observed, restoring};
+use compare::{Difference, differences, from_observed};
+use diff::{Known, from_known, restoring};
 use guard::{Disturbance, Extent, Guard, ip};
 use observe::Observed;
 use ops::Ops;
@@ -251,7 +253,7 @@ impl Iptables {
             kind: ErrorKind::Other,
         })?;
         let context = context(plan, family, style);
-        let (ops, mut known, differences) = from_observed(&Observed::parse(&saved), plan, &context);
+        let (ops, mut known) = from_observed(&Observed::parse(&saved), plan, &context);
         let done = run(tool, &ops, Refusal::LeaveOut).map_err(|failed| not_written(family, &failed))?;
         for (service, _) in &done.refused {
             if let Some(written) = known.services.remove(service) {
@@ -262,7 +264,7 @@ impl Iptables {
         }
         let side = self.sides.get_mut(family);
         let repaired = match (side.forgotten.take(), disturbance) {
-            (Some(before), Some(disturbance)) => repairs(plan, &before, differences, &disturbance),
+            (Some(before), Some(disturbance)) => repairs(plan, &before, differences(&ops), &disturbance),
             _ => Vec::new(),
         };
         let mut applied = Applied {
@@ -409,14 +411,14 @@ fn repair<'a>(
 
 /// What was different although we had written it and it has not changed since.
 fn repairs(plan: &Plan, before: &Known, found: Vec<Difference>, by: &Disturbance) -> Vec<Repair> {
-    let unchanged = |difference: &Difference| match &difference.service {
+    let unchanged = |(_, service): &Difference| match service {
         Some(name) => plan.service(name).is_some_and(|service| before.has(service)),
         None => true,
     };
     let mut found: Vec<String> = found
         .into_iter()
         .filter(unchanged)
-        .map(|difference| difference.what)
+        .map(|(what, _)| what)
         .collect();
     let more = found.len().saturating_sub(NAMED_REPAIRS);
     found.truncate(NAMED_REPAIRS);

@@ -1,7 +1,5 @@
 //! Names of tables and chains: those that everybody shares, and those hashed from a service port.
 
-use std::net::SocketAddr;
-
 use data_encoding::BASE32;
 use ferry_model::PortName;
 use sha2::{Digest, Sha256};
@@ -97,25 +95,20 @@ impl Shared {
     }
 }
 
-/// The hash that names the chains of a service port.
-pub(super) fn port_hash(name: &PortName) -> String {
-    hash(|sha| sha.update(format!("{name}{}", name.protocol)))
+/// What the names of a service port's chains are hashed from; those of endpoints add the endpoint.
+pub(super) fn hashed(name: &PortName) -> String {
+    format!("{name}{}", name.protocol)
 }
 
-/// `KUBE-SEP-` and the hash of the service port and its endpoint.
-pub(super) fn endpoint_chain(name: &PortName, endpoint: SocketAddr) -> String {
-    format!(
-        "KUBE-SEP-{}",
-        hash(|sha| sha.update(format!("{name}{}{endpoint}", name.protocol)))
-    )
-}
-
-fn hash(feed: impl FnOnce(&mut Sha256)) -> String {
+/// A chain's name: a prefix, and the hash of these texts in a row.
+pub(super) fn hashed_chain(prefix: &str, texts: &[&str]) -> String {
     let mut sha = Sha256::new();
-    feed(&mut sha);
-    let mut text = BASE32.encode(&sha.finalize()[..10]);
-    text.truncate(16);
-    text
+    texts.iter().for_each(|text| sha.update(text));
+    let mut chain = String::with_capacity(prefix.len() + 16);
+    chain.push_str(prefix);
+    // Ten bytes are sixteen letters.
+    BASE32.encode_append(&sha.finalize()[..10], &mut chain);
+    chain
 }
 
 #[cfg(test)]
@@ -135,7 +128,7 @@ mod tests {
 
     #[test]
     fn hashes_are_kube_proxys() {
-        let hash = |service, port, protocol| port_hash(&name(service, port, protocol));
+        let hash = |service, port, protocol| hashed_chain("", &[&hashed(&name(service, port, protocol))]);
         assert_eq!(hash("ns1/svc1", "p80", Protocol::Tcp), "XPGD46QRK7WJZT7O");
         assert_eq!(hash("ns1/svc1", "", Protocol::Tcp), "AQI2S6QIMU7PVVRP");
         assert_eq!(hash("ns1/svc1", "", Protocol::Udp), "A2PEVXD55OHK2IVW");
@@ -148,8 +141,8 @@ mod tests {
             hash("kube-system/kube-dns", "dns", Protocol::Udp),
             "TCOU7JCQXEZGVUNU"
         );
-        let endpoint =
-            |text: &str| endpoint_chain(&name("ns1/svc1", "p80", Protocol::Tcp), text.parse().unwrap());
+        let port = hashed(&name("ns1/svc1", "p80", Protocol::Tcp));
+        let endpoint = |text: &str| hashed_chain("KUBE-SEP-", &[&port, text]);
         assert_eq!(endpoint("10.180.0.1:80"), "KUBE-SEP-SXIVWICOYRO3J4NJ");
         assert_eq!(endpoint("[fd00:10:180::1]:80"), "KUBE-SEP-OGYCNMB4EMRUSJ6N");
     }

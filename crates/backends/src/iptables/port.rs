@@ -1,11 +1,10 @@
 //! The rules of one service port: where its traffic is told apart, and the chains that it then goes through.
 
-use std::fmt::Write;
 use std::net::IpAddr;
 
 use ferry_model::{Detector, Endpoint, PortPlan, Scope, TrafficPolicy, Verdict};
 
-use super::names::{self, Shared, endpoint_chain, port_hash};
+use super::names::{self, Shared, hashed, hashed_chain};
 use super::render::{COUNTER_LOCALHOST, Context, localhost};
 use super::ruleset::{Chain, ServiceRules};
 
@@ -14,16 +13,30 @@ pub(super) struct Port<'a> {
     plan: &'a PortPlan,
     context: &'a Context<'a>,
     pub(super) name: String,
+    /// What the names of its chains are hashed from.
+    hashed: String,
     hash: String,
+    protocol: String,
+}
+
+/// An endpoint with the texts that its rules repeat.
+struct Target<'a> {
+    endpoint: &'a Endpoint,
+    address: String,
+    chain: String,
 }
 
 impl<'a> Port<'a> {
     pub(super) fn of(plan: &'a PortPlan, context: &'a Context<'a>) -> Self {
+        let hashed = hashed(&plan.name);
+        let protocol = plan.protocol();
         Port {
             plan,
             context,
             name: plan.name.to_string(),
-            hash: port_hash(&plan.name),
+            hash: hashed_chain("", &[&hashed]),
+            hashed,
+            protocol: format!("-m {protocol} -p {protocol}"),
         }
     }
 
@@ -38,13 +51,8 @@ impl<'a> Port<'a> {
         }
     }
 
-    fn protocol(&self) -> String {
-        let protocol = self.plan.protocol();
-        format!("-m {protocol} -p {protocol}")
-    }
-
     fn to(&self, ip: IpAddr) -> String {
-        format!("{} -d {ip} --dport {}", self.protocol(), self.plan.port)
+        format!("{} -d {ip} --dport {}", self.protocol, self.plan.port)
     }
 
     fn has_firewall(&self) -> bool {
@@ -131,7 +139,7 @@ impl<'a> Port<'a> {
     }
 
     fn dispatch_node_port(&self, node_port: u16, rules: &mut ServiceRules) {
-        let (protocol, chain) = (self.protocol(), self.chain("EXT"));
+        let (protocol, chain) = (&self.protocol, self.chain("EXT"));
         if self.plan.has_endpoints {
             let node_ports = rules.shared_mut(Shared::NatNodePorts);
             if localhost(self.context) && self.context.style.count_localhost {
@@ -161,29 +169,26 @@ impl<'a> Port<'a> {
         if self.has_firewall() {
             chains.push(self.firewall_chain());
         }
-        let reachable: Vec<(&Endpoint, String)> = self
+        let targets: Vec<Target<'_>> = self
             .plan
             .reachable()
-            .map(|endpoint| (endpoint, endpoint_chain(&self.plan.name, endpoint.address)))
+            .map(|endpoint| self.target(endpoint))
             .collect();
-        for scope in [Scope::Cluster, Scope::Local] {
-            let in_pool = |endpoint: &Endpoint| match scope {
-                Scope::Cluster => endpoint.in_cluster_pool(),
-                Scope::Local => endpoint.in_local_pool(),
-            };
-            let pool: Vec<_> = reachable
-                .iter()
-                .filter(|(endpoint, _)| in_pool(endpoint))
-                .collect();
-            if !pool.is_empty() {
-                chains.push(self.pool(scope, &pool));
-            }
+        let cluster = targets.iter().filter(|target| target.endpoint.in_cluster_pool());
+        let local = targets.iter().filter(|target| target.endpoint.in_local_pool());
+        chains.extend(self.pool(Scope::Cluster, cluster.collect()));
+        chains.extend(self.pool(Scope::Local, local.collect()));
+        chains.extend(targets.iter().map(|target| self.endpoint(target)));
+    }
+
+    fn target<'e>(&self, endpoint: &'e Endpoint) -> Target<'e> {
+        let address = endpoint.address.to_string();
+        let chain = hashed_chain("KUBE-SEP-", &[&self.hashed, &address]);
+        Target {
+            endpoint,
+            address,
+            chain,
         }
-        chains.extend(
-            reachable
-                .iter()
-                .map(|(endpoint, chain)| self.endpoint(endpoint, chain)),
-        );
     }
 
     fn external_chain(&self) -> Chain {
@@ -253,9 +258,9 @@ impl<'a> Port<'a> {
         }
     }
 
-    /// The chain that picks an endpoint.
-    fn pool(&self, scope: Scope, endpoints: &[&(&Endpoint, String)]) -> Chain {
-        let mut rules = Vec::new();
+    /// The chain that picks an endpoint, if there is any.
+    fn pool(&self, scope: Scope, targets: Vec<&Target<'_>>) -> Option<Chain> {
+        let mut rules = Vec::with_capacity(targets.len() + 1);
         if self.plan.internal == Verdict::Forward(scope)
             && let Some(source) = self.masqueraded_sources()
         {
@@ -268,25 +273,22 @@ impl<'a> Port<'a> {
         }
         if let Some(timeout) = self.plan.affinity {
             let seconds = timeout.as_secs();
-            rules.extend(endpoints.iter().map(|(endpoint, chain)| {
-                let comment = self.endpoint_comment(endpoint);
+            rules.extend(targets.iter().map(|target| {
+                let (comment, chain) = (self.target_comment(target), &target.chain);
                 format!("{comment}-m recent --name {chain} --rcheck --seconds {seconds} --reap -j {chain}")
             }));
         }
-        for (index, (endpoint, chain)) in endpoints.iter().enumerate() {
-            let mut rule = self.endpoint_comment(endpoint);
-            let left = endpoints.len() - index;
-            if left > 1 {
-                let probability = probability(left);
-                let _ = write!(rule, "-m statistic --mode random --probability {probability} ");
-            }
-            let _ = write!(rule, "-j {chain}");
-            rules.push(rule);
+        for (index, target) in targets.iter().enumerate() {
+            let chance = match targets.len() - index {
+                1 => String::new(),
+                left => format!("-m statistic --mode random --probability {} ", probability(left)),
+            };
+            rules.push([&*self.target_comment(target), &chance, "-j ", &target.chain].concat());
         }
-        Chain {
+        (!targets.is_empty()).then(|| Chain {
             name: self.pool_chain(scope),
             rules,
-        }
+        })
     }
 
     /// Which traffic to the cluster IP is masqueraded: a match with a space after it, or `None` for none at all.
@@ -308,31 +310,47 @@ impl<'a> Port<'a> {
         }
     }
 
-    fn endpoint_comment(&self, endpoint: &Endpoint) -> String {
+    fn target_comment(&self, target: &Target<'_>) -> String {
         match self.context.comments {
-            true => format!("-m comment --comment \"{} -> {}\" ", self.name, endpoint.address),
+            true => [
+                "-m comment --comment \"",
+                &self.name,
+                " -> ",
+                &target.address,
+                "\" ",
+            ]
+            .concat(),
             false => String::new(),
         }
     }
 
-    fn endpoint(&self, endpoint: &Endpoint, chain: &str) -> Chain {
+    fn endpoint(&self, target: &Target<'_>) -> Chain {
+        let Target {
+            endpoint,
+            address,
+            chain,
+        } = target;
         let comment = match self.context.comments {
-            true => format!("-m comment --comment {} ", self.name),
+            true => ["-m comment --comment ", &self.name, " "].concat(),
             false => String::new(),
         };
         let remember = match self.plan.affinity {
-            Some(_) => format!("-m recent --name {chain} --set "),
+            Some(_) => ["-m recent --name ", chain, " --set "].concat(),
             None => String::new(),
         };
-        let address = endpoint.address;
+        let ip = endpoint.address.ip().to_string();
         Chain {
-            name: chain.to_owned(),
+            name: chain.clone(),
             rules: vec![
-                format!("{comment}-s {} -j {}", address.ip(), names::MARK_MASQ),
-                format!(
-                    "{comment}{remember}{} -j DNAT --to-destination {address}",
-                    self.protocol()
-                ),
+                [&*comment, "-s ", &ip, " -j ", names::MARK_MASQ].concat(),
+                [
+                    &*comment,
+                    &remember,
+                    &self.protocol,
+                    " -j DNAT --to-destination ",
+                    address,
+                ]
+                .concat(),
             ],
         }
     }
