@@ -74,7 +74,11 @@ fn settle(stage: &Stage, want: &Answer) -> Result<()> {
         last = stage.network().replies(&probes).unwrap_or_default();
         !last.is_empty() && last.iter().flatten().all(|reply| reply.answer == *want)
     });
-    ensure!(settled, "want {want:?} from all, got {last:#?}");
+    ensure!(
+        settled,
+        "want {want:?} from all, got {last:?}\n--- ferry's log\n{}",
+        stage.log()
+    );
     Ok(())
 }
 
@@ -83,7 +87,7 @@ pub fn no_endpoint_one_endpoint(mode: Mode) -> Result<()> {
     let mut stage = stage(mode, &dual_stack_service(&[], &[]))?;
     settle(&stage, &Answer::Refused)?;
     let traffic = streams(&stage)?;
-    // (from, to, answer): between the two every packet sent has that answer
+    // (from, to, answer): whatever was sent and answered between the two has that answer
     let mut calm: Vec<(Instant, Instant, Answer)> = Vec::new();
     for round in 0..10 {
         let up = round % 2 == 0;
@@ -104,10 +108,8 @@ pub fn no_endpoint_one_endpoint(mode: Mode) -> Result<()> {
 }
 
 fn is_wrong(shot: &Shot, mode: Mode, calm: &[(Instant, Instant, Answer)]) -> bool {
-    if let Some((_, _, answer)) = calm
-        .iter()
-        .find(|(from, to, _)| (*from..*to).contains(&shot.sent))
-    {
+    let within = |from: &Instant, to: &Instant| *from <= shot.sent && shot.answered <= *to;
+    if let Some((_, _, answer)) = calm.iter().find(|(from, to, _)| within(from, to)) {
         return shot.reply.answer != *answer || is_stranger(shot, &[POD1, POD1_V6]);
     }
     // iptables has no transaction over its tables: a packet between the two may find neither rule

@@ -151,11 +151,15 @@ impl Stage {
                 let lines: Vec<String> = differences
                     .map(|(w, g)| format!("want {w}\n     got {g}"))
                     .collect();
-                let log = self.proxy.as_ref().map(Proxy::tail).unwrap_or_default();
-                bail!("{}\n--- ferry's log\n{log}", lines.join("\n"));
+                bail!("{}\n--- ferry's log\n{}", lines.join("\n"), self.log());
             }
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// The end of what `ferry` logged.
+    pub fn log(&self) -> String {
+        self.proxy.as_ref().map(Proxy::tail).unwrap_or_default()
     }
 
     /// `ferry` must have lived through it all.

@@ -16,6 +16,7 @@ use tokio::task::{JoinHandle, JoinSet};
 #[derive(Debug, Clone)]
 pub struct Shot {
     pub sent: Instant,
+    pub answered: Instant,
     pub reply: Reply,
 }
 
@@ -51,9 +52,11 @@ impl Stream {
                 let (probe, sockets) = (probe.clone(), sockets.clone());
                 flying.spawn(async move {
                     let sent = Instant::now();
+                    let reply = probe.once(&sockets).await;
                     Shot {
                         sent,
-                        reply: probe.once(&sockets).await,
+                        answered: Instant::now(),
+                        reply,
                     }
                 });
                 tokio::time::sleep(pause).await;
