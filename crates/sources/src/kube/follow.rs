@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use ferry_model::Skipped;
 use rand::Rng;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use super::Timing;
-use super::api::{Answer, Api, Piece, Status, Trouble};
+use super::api::{Answer, Api, Piece, Trouble};
 use super::backoff::Backoff;
 use super::frame::{Lines, ListReader, excerpt};
 use super::health::Health;
 use super::known::Known;
+use super::protocol::{Bookmark, End, Envelope, Line, can_resume, in_stream_error, refused};
 use super::resource::{Page, Resource, Start};
 use crate::assemble::{Change, Mailbox, ObjectId};
 use crate::convert::Interner;
@@ -44,69 +44,11 @@ enum Streaming {
     Never,
 }
 
-/// Why an attempt ended.
-#[derive(Debug)]
-enum End {
-    /// The server or the network closed a watch, which is normal.
-    Closed,
-    /// The version is too old: only a list helps.
-    Expired,
-    /// The server does not stream lists: not at all, or not now.
-    NoStreaming {
-        ever: bool,
-    },
-    Trouble(Trouble),
-}
-
-impl From<Trouble> for End {
-    fn from(trouble: Trouble) -> Self {
-        End::Trouble(trouble)
-    }
-}
-
-/// What a list says beside its items.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Envelope {
-    kind: String,
-    metadata: ListMeta,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ListMeta {
-    resource_version: String,
-    #[serde(rename = "continue")]
-    next: Option<String>,
-}
-
-/// One line of a watch.
-#[derive(Debug, Deserialize)]
-struct Line<'a> {
-    #[serde(rename = "type")]
-    kind: &'a str,
-    #[serde(borrow)]
-    object: &'a RawValue,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Bookmark {
-    metadata: BookmarkMeta,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct BookmarkMeta {
-    resource_version: String,
-    annotations: Option<BookmarkAnnotations>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct BookmarkAnnotations {
-    #[serde(rename = "k8s.io/initial-events-end")]
-    initial_events_end: Option<String>,
+/// A change that is to be told, and what is to be remembered of it.
+struct News {
+    version: String,
+    parts: u16,
+    change: Change,
 }
 
 impl Follower {
@@ -261,6 +203,11 @@ impl Follower {
                 Err(trouble) => return Err(trouble.into()),
             };
             match envelope.metadata.next.filter(|token| !token.is_empty()) {
+                Some(token) if page == Page::Next(token.clone()) => {
+                    let url = self.resource.list(&page);
+                    let reason = "one page after another is the same".into();
+                    return Err(Trouble::Garbage { url, reason }.into());
+                }
                 Some(token) => page = Page::Next(token),
                 None => {
                     self.listed(envelope.metadata.resource_version);
@@ -276,10 +223,11 @@ impl Follower {
             .get(&self.resource.list(page), self.timing.answer)
             .await?;
         let mut reader = ListReader::default();
+        let mut news = Vec::new();
         loop {
             match answer.piece(self.timing.answer).await? {
                 Piece::Data(data) => reader
-                    .push(&data, |item| drop(self.present(item)))
+                    .push(&data, |item| news.extend(self.read(item).1))
                     .map_err(|error| answer.garbage(error))?,
                 Piece::End => break,
                 Piece::Silence => {
@@ -292,7 +240,7 @@ impl Follower {
         }
         let envelope = reader.finish().map_err(|error| answer.garbage(error))?;
         let envelope: Envelope = serde_json::from_slice(&envelope).map_err(|error| answer.garbage(error))?;
-        // What a list does not mention will be taken as gone, so it must be beyond doubt that it is one.
+        // What a list says is believed, and what it does not mention is taken as gone: it must be a list beyond doubt.
         let kind = self.resource.shape().kind();
         if envelope.kind.strip_suffix("List") != Some(kind) {
             return Err(answer.garbage(format!("it is a {:?}, not a list of kind {kind}", envelope.kind)));
@@ -300,6 +248,7 @@ impl Follower {
         if envelope.metadata.resource_version.is_empty() {
             return Err(answer.garbage("the list has no resourceVersion"));
         }
+        news.into_iter().for_each(|news| self.tell(news));
         Ok(envelope)
     }
 
@@ -409,42 +358,66 @@ impl Follower {
 
     /// An object exists, as given. Tells its version.
     fn present(&mut self, json: &[u8]) -> String {
-        let object = match Object::from_json(self.resource.shape(), json) {
-            Ok(object) => object,
-            Err(unreadable) => return self.unreadable(unreadable),
-        };
-        let version = object.meta().resource_version.clone();
-        if !self.resource.wants(&object) {
-            return version;
+        let (version, news) = self.read(json);
+        if let Some(news) = news {
+            self.tell(news);
         }
-        let meta = object.meta();
-        let id = ObjectId::new(self.resource.shape(), &meta.namespace, &meta.name, &self.interner);
-        let Some(parts) = self.known.meet(&id, &version) else {
-            return version;
-        };
-        let change = Change::of(&object, &self.interner).replacing(parts);
-        let parts = u16::try_from(change.served()).unwrap_or(u16::MAX);
-        self.known.remember(change.id.clone(), &version, parts);
-        self.mailbox.put(change);
         version
     }
 
-    fn unreadable(&mut self, unreadable: Unreadable) -> String {
+    /// What an object says: its version, and what is new about it.
+    fn read(&mut self, json: &[u8]) -> (String, Option<News>) {
+        let object = match Object::from_json(self.resource.shape(), json) {
+            Ok(object) if self.resource.wants(&object) => object,
+            Ok(object) => return (object.meta().resource_version.clone(), None),
+            Err(unreadable) => return self.unreadable(unreadable),
+        };
+        let meta = object.meta();
+        let id = ObjectId::new(self.resource.shape(), &meta.namespace, &meta.name, &self.interner);
+        let version = meta.resource_version.clone();
+        let news = self.known.meet(&id, &version).map(|parts| {
+            let change = Change::of(&object, &self.interner).replacing(parts);
+            let parts = u16::try_from(change.served()).unwrap_or(u16::MAX);
+            News {
+                version: version.clone(),
+                parts,
+                change,
+            }
+        });
+        (version, news)
+    }
+
+    fn unreadable(&mut self, unreadable: Unreadable) -> (String, Option<News>) {
         let HeaderMeta {
             name,
             namespace,
-            resource_version,
+            resource_version: version,
         } = unreadable.identity.unwrap_or_default();
         let id = ObjectId::new(self.resource.shape(), &namespace, &name, &self.interner);
-        if let Some(parts) = self.known.meet(&id, &resource_version) {
-            self.known.remember(id.clone(), &resource_version, parts);
+        let news = self.known.meet(&id, &version).map(|parts| {
             let skipped = vec![Skipped {
                 object: id.to_string(),
                 reason: unreadable.reason,
             }];
-            self.mailbox.put(Change::unreadable(id, skipped));
-        }
-        resource_version
+            News {
+                version: version.clone(),
+                parts,
+                change: Change::unreadable(id, skipped),
+            }
+        });
+        (version, news)
+    }
+
+    fn tell(
+        &mut self,
+        News {
+            version,
+            parts,
+            change,
+        }: News,
+    ) {
+        self.known.remember(change.id.clone(), &version, parts);
+        self.mailbox.put(change);
     }
 
     /// An object is gone; given as it last was. Tells the version of its end.
@@ -465,46 +438,5 @@ impl Follower {
             self.mailbox.put(Change::gone(id, parts));
         }
         metadata.resource_version
-    }
-}
-
-/// What it means that a watch was not begun, or was ended with a reason. A server that does not know streamed lists calls the request bad; one
-/// whose etcd is too old for them says 500. Whether it is worse than that, a plain list will show.
-fn refused(trouble: Trouble, listing: bool) -> End {
-    match &trouble {
-        Trouble::Status { code: 410, .. } => End::Expired,
-        Trouble::Status {
-            code: 400 | 405 | 422,
-            ..
-        } if listing => End::NoStreaming { ever: false },
-        Trouble::Status {
-            code: 500 | 501 | 504,
-            ..
-        } if listing => End::NoStreaming { ever: true },
-        Trouble::Status { .. }
-        | Trouble::Unreachable { .. }
-        | Trouble::Slow { .. }
-        | Trouble::Garbage { .. } => End::Trouble(trouble),
-    }
-}
-
-/// Whether it makes sense to watch from the same version again. A server that was restored from a backup may not
-/// have reached it, and says so with 504; others do not like what we ask for. A list mends both.
-fn can_resume(trouble: &Trouble) -> bool {
-    match trouble {
-        Trouble::Unreachable { .. } | Trouble::Slow { .. } => true,
-        Trouble::Status { code, .. } => !matches!(code, 400 | 404 | 405 | 410 | 422 | 504),
-        Trouble::Garbage { .. } => false,
-    }
-}
-
-fn in_stream_error(json: &[u8], answer: &Answer) -> Trouble {
-    let status: Status = serde_json::from_slice(json).unwrap_or_default();
-    let expired = matches!(status.reason.as_deref(), Some("Expired" | "Gone"));
-    Trouble::Status {
-        url: answer.url.clone(),
-        code: if expired { 410 } else { status.code.unwrap_or(500) },
-        reason: status.text(),
-        retry_after: None,
     }
 }

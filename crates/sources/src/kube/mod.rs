@@ -14,6 +14,7 @@ mod follow;
 mod frame;
 mod health;
 mod known;
+mod protocol;
 mod proxy;
 mod requests;
 mod resource;
