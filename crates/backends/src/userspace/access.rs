@@ -44,13 +44,15 @@ impl Access {
         }
     }
 
-    pub(crate) fn verdict(&self, client: IpAddr) -> Verdict {
+    /// What a client gets. A host that talks to an address of its own does so from that address, unless told
+    /// otherwise, so `destination` tells the node itself where its list of addresses is behind.
+    pub(crate) fn verdict(&self, client: IpAddr, destination: impl FnOnce() -> Option<IpAddr>) -> Verdict {
         let client = client.to_canonical();
         if !self.sources.is_empty() && !self.sources.iter().any(|net| net.contains(&client)) {
             return Verdict::Drop;
         }
         match &self.at_home {
-            Some((home, verdict)) if home.includes(client) => *verdict,
+            Some((home, verdict)) if home.includes(client) || destination() == Some(client) => *verdict,
             _ => self.verdict,
         }
     }

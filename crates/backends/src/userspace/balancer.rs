@@ -260,6 +260,14 @@ impl Balancer {
         left
     }
 
+    /// Takes leave of every endpoint, when no door leads here any more; returns those that were there. A client that
+    /// came in before that still finds one.
+    pub(super) fn retire(&self) -> Vec<Arc<Target>> {
+        let state = self.state();
+        let there = state.targets.values().filter(|target| !target.is_gone());
+        there.inspect(|target| target.leave()).cloned().collect()
+    }
+
     /// Chooses the endpoint of a new connection. `tried` names those that this connection has failed to scope:
     /// once there is one, affinity is set aside and the client sticks to the next endpoint.
     pub(crate) fn pick(

@@ -7,6 +7,7 @@
 
 mod access;
 mod balancer;
+mod filter;
 mod handover;
 mod live;
 mod loopback;

@@ -2,14 +2,16 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ferry_model::{Protocol, Verdict};
+use socket2::{SockRef, Type};
 
 use crate::userspace::access::Access;
+use crate::userspace::filter;
 use crate::userspace::relay::{
-    Door, Listening, Port, Relay, Serving, SessionRecord, adopt, hold, listen, silence,
+    Door, Listening, Port, Relay, Serving, SessionRecord, adopt, hold, listen, set_filter,
 };
 use crate::userspace::ruleset::{DoorName, DoorRule};
 
@@ -72,13 +74,20 @@ impl LiveDoor {
         self.socket.is_some()
     }
 
-    /// Gives a closed door the socket of another one, or of a predecessor.
+    /// Gives a closed door the socket of another one, or of a predecessor, if it is of use.
     pub(super) fn receive(&mut self, socket: OwnedFd) {
-        if let Some(listening) = adopt(socket, self.local)
-            && let Ok(local) = listening.local_addr()
-        {
-            self.local = local;
-            self.socket = Some(Socket::Ignoring(listening));
+        let received = match Manner::of(&self.rule.access) {
+            Manner::Refuse => refusing(socket).map(Socket::Refusing),
+            Manner::Serve | Manner::Ignore => adopt(socket, self.local).map(Socket::Ignoring),
+        };
+        let Some(received) = received else { return };
+        let port = match &received {
+            Socket::Serving { listening, .. } | Socket::Ignoring(listening) => port_of(listening.as_fd()),
+            Socket::Refusing(held) => port_of(held.as_fd()),
+        };
+        if let Some(port) = port {
+            self.local.set_port(port);
+            self.socket = Some(received);
         }
     }
 
@@ -89,35 +98,47 @@ impl LiveDoor {
         relay: &Relay,
         sessions: Vec<SessionRecord>,
     ) -> io::Result<()> {
-        if self.rule.access != rule.access {
+        let access_changed = self.rule.access != rule.access;
+        if access_changed {
             self.door.set_access(rule.access.clone());
         }
         self.rule.clone_from(rule);
+        if access_changed && let Some(Socket::Serving { listening, .. }) = &self.socket {
+            self.guard(listening)?;
+        }
         match (Manner::of(&self.rule.access), &self.socket) {
             (Manner::Serve, Some(Socket::Serving { .. }))
             | (Manner::Ignore, Some(Socket::Ignoring(_)))
             | (Manner::Refuse, Some(Socket::Refusing(_))) => Ok(()),
             (Manner::Serve, _) => {
                 let listening = self.listening(relay)?;
-                silence(listening.as_fd(), false)?;
+                self.guard(&listening)?;
                 let serving = relay.serve(listening.try_clone()?, self.door.clone(), sessions)?;
                 self.socket = Some(Socket::Serving { listening, serving });
                 Ok(())
             }
             (Manner::Ignore, _) => {
                 let listening = self.listening(relay)?;
-                silence(listening.as_fd(), true)?;
+                self.guard(&listening)?;
                 self.socket = Some(Socket::Ignoring(listening));
                 Ok(())
             }
             (Manner::Refuse, _) => {
                 self.close(relay);
                 let held = hold(self.protocol(), self.local)?;
-                self.settle(held.as_fd().try_clone_to_owned()?)?;
+                if let Some(port) = port_of(held.as_fd()) {
+                    self.local.set_port(port);
+                }
                 self.socket = Some(Socket::Refusing(held));
                 Ok(())
             }
         }
+    }
+
+    /// Puts the rule's filter on the socket.
+    fn guard(&self, listening: &Listening) -> io::Result<()> {
+        let filter = filter::program(&self.rule.access, self.local.is_ipv6());
+        set_filter(listening.as_fd(), filter.as_deref())
     }
 
     /// A listening socket that nobody serves: the one there is, or a new one.
@@ -134,15 +155,6 @@ impl LiveDoor {
         let listening = present.map_or_else(|| listen(self.protocol(), self.local), Ok)?;
         self.local = listening.local_addr()?;
         Ok(listening)
-    }
-
-    /// Remembers the port that the kernel chose.
-    fn settle(&mut self, socket: OwnedFd) -> io::Result<()> {
-        let local = socket2::Socket::from(socket).local_addr()?;
-        if let Some(local) = local.as_socket() {
-            self.local.set_port(local.port());
-        }
-        Ok(())
     }
 
     /// Closes the door and frees its address before it returns.
@@ -167,4 +179,20 @@ impl LiveDoor {
             Some(Socket::Ignoring(_) | Socket::Refusing(_)) | None => Vec::new(),
         }
     }
+}
+
+/// The socket, if it is one that refuses: bound, but neither listening nor open to datagrams of anybody.
+fn refusing(socket: OwnedFd) -> Option<OwnedFd> {
+    let refuses = {
+        let socket = SockRef::from(&socket);
+        match socket.r#type().ok()? {
+            Type::STREAM => !socket.is_listener().ok()?,
+            _ => socket.peer_addr().is_ok(),
+        }
+    };
+    refuses.then_some(socket)
+}
+
+fn port_of(socket: BorrowedFd<'_>) -> Option<u16> {
+    Some(SockRef::from(&socket).local_addr().ok()?.as_socket()?.port())
 }

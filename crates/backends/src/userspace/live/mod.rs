@@ -146,13 +146,13 @@ impl Userspace {
         self.open_connections()
     }
 
-    /// Once every family that the predecessor served is applied, it can stop.
-    fn complete_takeover(&mut self) -> Result<(), Error> {
+    /// Once every family that the predecessor served is applied, it can stop. Says whether it has.
+    fn complete_takeover(&mut self) -> Result<bool, Error> {
         let Some((_, since)) = &self.predecessor else {
-            return Ok(());
+            return Ok(false);
         };
         if !lock(&self.state).has_settled_in() && since.elapsed() < TAKEOVER {
-            return Ok(());
+            return Ok(false);
         }
         if let Some((predecessor, _)) = self.predecessor.take() {
             if let Err(error) = predecessor.taken() {
@@ -161,15 +161,18 @@ impl Userspace {
             lock(&self.state).forget_estate();
             self.offer()?;
         }
-        Ok(())
+        Ok(true)
     }
 }
 
 impl Backend for Userspace {
     fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
         let applied = lock(&self.state).apply(plan, family)?;
-        self.complete_takeover()?;
-        Ok(applied)
+        match self.complete_takeover()? && !applied.warnings.is_empty() {
+            // What the predecessor was in the way of may work now.
+            true => lock(&self.state).apply(plan, family),
+            false => Ok(applied),
+        }
     }
 
     fn cleanup(&mut self) -> Result<(), Error> {

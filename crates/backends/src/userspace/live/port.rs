@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferry_model::{Family, PortName};
 
 use super::door::LiveDoor;
-use crate::userspace::balancer::Pools;
 use crate::userspace::handover::Estate;
 use crate::userspace::loopback::Loopback;
 use crate::userspace::ports::Ports;
@@ -64,6 +64,8 @@ impl Means<'_> {
 pub(super) struct Leaving {
     pub(super) doors: Vec<LiveDoor>,
     pub(super) addresses: Vec<IpAddr>,
+    /// Service ports without doors, and how long their connections may go on.
+    pub(super) ports: Vec<(Arc<Port>, Option<Duration>)>,
 }
 
 impl Leaving {
@@ -87,6 +89,9 @@ impl Leaving {
             if matches!(door.name.place, Place::Proxy(_)) {
                 ports.release(door.local.port());
             }
+        }
+        for (port, limit) in self.ports.drain(..) {
+            relay.drain(port.balancer.retire(), limit);
         }
         count
     }
@@ -219,12 +224,9 @@ impl LivePort {
     }
 
     /// Everything goes; connections to the endpoints are drained.
-    pub(super) fn dissolve(mut self, relay: &Relay, leaving: &mut Leaving) {
-        let left = self.port.balancer.update(&Pools::default(), None);
-        relay.drain(left, self.rule.options.drain);
-        leaving
-            .doors
-            .extend(std::mem::take(&mut self.doors).into_values());
+    pub(super) fn dissolve(self, leaving: &mut Leaving) {
+        leaving.ports.push((self.port, self.rule.options.drain));
+        leaving.doors.extend(self.doors.into_values());
         leaving.addresses.extend(self.addresses);
     }
 }

@@ -161,7 +161,7 @@ impl State {
             };
         }
         for (name, rules) in &wanted {
-            shrink(state, &self.relay, name, rules);
+            shrink(state, name, rules);
         }
         for (name, rules) in wanted {
             let mut means = Means {
@@ -260,7 +260,7 @@ impl State {
                 .into_values()
                 .flat_map(BTreeMap::into_values)
             {
-                port.dissolve(&self.relay, &mut state.leaving);
+                port.dissolve(&mut state.leaving);
             }
             self.close_leaving(family, &mut Vec::new());
         }
@@ -372,7 +372,7 @@ impl State {
     }
 }
 
-fn shrink(state: &mut FamilyState, relay: &Relay, name: &ServiceName, rules: &[PortRule]) {
+fn shrink(state: &mut FamilyState, name: &ServiceName, rules: &[PortRule]) {
     let Some(live) = state.services.get_mut(name) else {
         return;
     };
@@ -383,7 +383,7 @@ fn shrink(state: &mut FamilyState, relay: &Relay, name: &ServiceName, rules: &[P
         .cloned()
         .collect();
     for port in gone.iter().filter_map(|name| live.remove(name)) {
-        port.dissolve(relay, &mut state.leaving);
+        port.dissolve(&mut state.leaving);
     }
     for (name, port) in live.iter_mut() {
         if let Some(rule) = wanted.get(name) {

@@ -9,6 +9,7 @@ mod pump;
 mod sockets;
 mod tcp;
 mod udp;
+mod workers;
 
 use std::cell::RefCell;
 use std::io;
@@ -17,8 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit};
-use tokio::runtime::{Builder, Handle, Runtime};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -26,9 +26,10 @@ use super::access::Access;
 use super::balancer::{Balancer, Target};
 use super::traffic::Counters;
 use pipes::Pipes;
+use workers::Workers;
 
 pub(crate) use sockets::{Listening, listen};
-pub(super) use sockets::{adopt, hold, silence};
+pub(super) use sockets::{adopt, hold, set_filter};
 pub(super) use udp::SessionRecord;
 
 /// What the relay may use and how long it waits.
@@ -124,7 +125,7 @@ struct Shared {
 /// The running relay. Dropping it ends every connection.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    runtime: Option<Runtime>,
+    workers: Workers,
     shared: Arc<Shared>,
     max_connections: usize,
 }
@@ -132,7 +133,7 @@ pub(crate) struct Relay {
 /// A door in service. Dropping it closes the door; those who are inside stay.
 #[derive(Debug)]
 pub(crate) struct Serving {
-    task: Option<JoinHandle<()>>,
+    tasks: Vec<JoinHandle<()>>,
     udp: Option<udp::Sessions>,
 }
 
@@ -145,7 +146,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        if let Some(task) = &self.task {
+        for task in &self.tasks {
             task.abort();
         }
     }
@@ -153,15 +154,8 @@ impl Drop for Serving {
 
 impl Relay {
     pub(crate) fn start(settings: Settings) -> io::Result<Self> {
-        let mut builder = Builder::new_multi_thread();
-        if settings.threads > 0 {
-            builder.worker_threads(settings.threads);
-        }
-        let runtime = builder
-            .thread_name("ferry-relay")
-            .enable_io()
-            .enable_time()
-            .build()?;
+        let workers = Workers::start(settings.threads)?;
+        raise_file_limit();
         // A connection needs two files, an association one; some are left for listeners, pipes and the daemon.
         let files = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20) as usize;
         let or = |chosen: usize, default: usize| if chosen == 0 { default.max(1) } else { chosen };
@@ -174,15 +168,10 @@ impl Relay {
             settings,
         };
         Ok(Relay {
-            runtime: Some(runtime),
+            workers,
             shared: Arc::new(shared),
             max_connections,
         })
-    }
-
-    fn handle(&self) -> io::Result<&Handle> {
-        let stopped = || io::Error::other("the relay has stopped");
-        self.runtime.as_ref().map(Runtime::handle).ok_or_else(stopped)
     }
 
     /// Lets clients in through a listening socket.
@@ -192,20 +181,25 @@ impl Relay {
         door: Arc<Door>,
         restored: Vec<SessionRecord>,
     ) -> io::Result<Serving> {
-        let handle = self.handle()?;
-        let _inside = handle.enter();
         match listening {
             Listening::Tcp(listener) => {
-                let accepting = tcp::accept(listener, door, self.shared.clone())?;
-                Ok(Serving {
-                    task: Some(handle.spawn(accepting)),
+                let mut serving = Serving {
+                    tasks: Vec::new(),
                     udp: None,
-                })
+                };
+                for worker in self.workers.some() {
+                    let _inside = worker.enter();
+                    let accepting = tcp::accept(listener.try_clone()?, door.clone(), self.shared.clone())?;
+                    serving.tasks.push(worker.spawn(accepting));
+                }
+                Ok(serving)
             }
             Listening::Udp(socket) => {
+                let worker = self.workers.one();
+                let _inside = worker.enter();
                 let (receiving, sessions) = udp::receive(socket, door, self.shared.clone(), restored)?;
                 Ok(Serving {
-                    task: Some(handle.spawn(receiving)),
+                    tasks: vec![worker.spawn(receiving)],
                     udp: Some(sessions),
                 })
             }
@@ -214,22 +208,22 @@ impl Relay {
 
     /// Closes a door, and returns when its socket is no longer in use. Not to be called from a task.
     pub(crate) fn stop(&self, mut serving: Serving) {
-        if let (Some(task), Ok(handle)) = (serving.task.take(), self.handle()) {
+        for task in serving.tasks.drain(..) {
             task.abort();
-            let _ = handle.block_on(task);
+            let _ = self.workers.one().block_on(task);
         }
     }
 
     /// Lets the connections to endpoints that left end by themselves, and ends them at the deadline.
     pub(crate) fn drain(&self, left: Vec<Arc<Target>>, limit: Option<Duration>) {
-        let (Some(limit), Ok(handle)) = (limit.or(self.shared.settings.drain), self.handle()) else {
+        let Some(limit) = limit.or(self.shared.settings.drain) else {
             return;
         };
         for target in left {
             let Some(departure) = target.departure() else {
                 continue;
             };
-            handle.spawn(async move {
+            self.workers.one().spawn(async move {
                 tokio::time::sleep(limit).await;
                 target.cut_since(departure);
             });
@@ -248,11 +242,15 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+/// As far as it may be raised: a lower limit would only mean fewer connections.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit on open files stays as it is");
     }
 }
 

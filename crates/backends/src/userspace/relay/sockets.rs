@@ -145,13 +145,15 @@ pub(in crate::userspace) fn adopt(socket: OwnedFd, wanted: SocketAddr) -> Option
     }
 }
 
-/// Makes a socket that is in place drop every packet without an answer, or take them again.
-pub(in crate::userspace) fn silence(socket: BorrowedFd<'_>, silent: bool) -> io::Result<()> {
+/// Makes the kernel drop packets that do not pass the filter, without an answer; none lets all of them through.
+pub(in crate::userspace) fn set_filter(
+    socket: BorrowedFd<'_>,
+    filter: Option<&[SockFilter]>,
+) -> io::Result<()> {
     let socket = socket2::SockRef::from(&socket);
-    match silent {
-        // BPF_RET | BPF_K, 0: keep no byte of the packet.
-        true => socket.attach_filter(&[SockFilter::new(0x06, 0, 0, 0)]),
-        false => match socket.detach_filter() {
+    match filter {
+        Some(filter) => socket.attach_filter(filter),
+        None => match socket.detach_filter() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
         },

@@ -63,7 +63,8 @@ async fn serve(
     _permit: OwnedSemaphorePermit,
 ) {
     let port = &door.port;
-    let Verdict::Forward(scope) = door.access().verdict(client.ip()) else {
+    let local = || stream.local_addr().ok().map(|address| address.ip());
+    let Verdict::Forward(scope) = door.access().verdict(client.ip(), local) else {
         port.counters.refused.fetch_add(1, Relaxed);
         return reset_on_close(&stream);
     };

@@ -194,7 +194,7 @@ impl Receiver {
     fn forward(&self, key: Key, data: &[u8]) {
         let client = key.0.ip().to_canonical();
         let counters = &self.door.port.counters;
-        let Verdict::Forward(scope) = self.door.access().verdict(client) else {
+        let Verdict::Forward(scope) = self.door.access().verdict(client, || key.1) else {
             counters.refused.fetch_add(1, Relaxed);
             return;
         };

@@ -1,0 +1,145 @@
+//! What the other processes of the benchmark do.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use ferry_backends::Backend;
+use ferry_backends::userspace::{Config, Ingress, Settings, Userspace};
+use ferry_model::{
+    DetectLocal, EndpointSlice, Event, Family, Host, PlanOptions, Planner, Policy, Protocol, Service,
+    ServiceName, ServiceOptions, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort,
+    TrafficPolicy,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::clients::REQUEST;
+
+/// Answers with as many bytes as it is asked for.
+pub(crate) fn backend(port: u16) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+        let listener = socket.listen(4096)?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            tokio::spawn(answer(stream));
+        }
+    })
+}
+
+async fn answer(mut stream: TcpStream) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let mut request = [0; REQUEST];
+    stream.read_exact(&mut request).await?;
+    let mut left = u64::from_be_bytes(request);
+    if left == 0 {
+        let mut question = [0];
+        while stream.read(&mut question).await? > 0 {
+            stream.write_all(b"!").await?;
+        }
+        return Ok(());
+    }
+    static BLOCK: [u8; 1 << 18] = [7; 1 << 18];
+    while left > 0 {
+        let part = left.min(BLOCK.len() as u64) as usize;
+        stream.write_all(&BLOCK[..part]).await?;
+        left -= part as u64;
+    }
+    Ok(())
+}
+
+/// Ferry in userspace mode, as the daemon would run it, with a plan of one service: its node port is `port`.
+pub(crate) fn relay(port: u16, backend: SocketAddr, handover: Option<&str>) -> Result<()> {
+    let mut planner = Planner::new(options());
+    planner.update(events(port, backend));
+    // All that the limit on open files allows: there is nothing else in this process.
+    let relay = Settings {
+        max_connections: 9_980,
+        max_sessions: 1,
+        ..Settings::default()
+    };
+    let config = Config {
+        ingress: Ingress::Mapped,
+        relay,
+        handover: handover.map(Into::into),
+        ..Config::default()
+    };
+    let mut userspace = Userspace::start(config)?;
+    let applied = userspace.apply(planner.plan(), Family::V4)?;
+    if !applied.warnings.is_empty() {
+        bail!("{:?}", applied.warnings);
+    }
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+fn options() -> PlanOptions {
+    PlanOptions {
+        node_name: "node".into(),
+        policy: Policy::userspace(),
+        masquerade_all: false,
+        detect_local: DetectLocal::ClusterCidrs(Vec::new()),
+        node_port_addresses: Vec::new(),
+        bind_address: None,
+        allow_external_ips: true,
+    }
+}
+
+fn events(port: u16, backend: SocketAddr) -> Vec<Event> {
+    let name = ServiceName::new("bench", "web");
+    let service = Service {
+        name: name.clone(),
+        kind: ServiceType::NodePort,
+        cluster_ips: vec![IpAddr::from([10, 96, 0, 1])],
+        ports: vec![ServicePort {
+            name: "".into(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            node_port: Some(port),
+        }],
+        external_ips: Vec::new(),
+        load_balancer_ips: Vec::new(),
+        source_ranges: Vec::new(),
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity: None,
+        health_check_node_port: None,
+        options: ServiceOptions::default(),
+    };
+    let slice = EndpointSlice {
+        name: SliceName::new("bench", "web-1"),
+        service: name.clone(),
+        family: Family::V4,
+        ports: vec![SlicePort {
+            name: "".into(),
+            protocol: Protocol::Tcp,
+            port: backend.port(),
+        }],
+        endpoints: vec![SliceEndpoint {
+            address: backend.ip(),
+            node: None,
+            ready: true,
+            serving: true,
+            terminating: false,
+            zone_hints: Box::default(),
+            node_hints: Box::default(),
+        }],
+    };
+    let host = Host {
+        addresses: [IpAddr::from(Ipv4Addr::LOCALHOST)].into(),
+    };
+    vec![
+        Event::Host(Arc::new(host)),
+        Event::Service(name, Some(Arc::new(service))),
+        Event::Slice(slice.name.clone(), Some(Arc::new(slice))),
+    ]
+}

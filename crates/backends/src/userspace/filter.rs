@@ -1,0 +1,257 @@
+//! Access rules as classic BPF, so that the kernel drops packets of clients that are to get no answer: pure.
+//!
+//! A relay can only accept a connection and then break it. A filter on the listening socket comes before that: the
+//! client hears nothing, as with a firewall, and takes no place in the queue. It needs no privilege.
+
+use std::net::IpAddr;
+
+use ferry_model::Verdict;
+use ipnet::IpNet;
+use socket2::SockFilter;
+
+use super::access::Access;
+
+const LOAD_WORD: u16 = 0x20;
+const AND: u16 = 0x54;
+const JUMP: u16 = 0x05;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_EQUAL_X: u16 = 0x1d;
+const RETURN: u16 = 0x06;
+const TO_X: u16 = 0x07;
+/// What the kernel takes at most.
+const MAX_LENGTH: usize = 4096;
+/// Offsets from here on count from the start of the IP header.
+const NETWORK_HEADER: u32 = 0xfff0_0000;
+
+/// One instruction: code, where to go on if true and if false, operand.
+type Instruction = (u16, u8, u8, u32);
+
+/// The filter for the listening socket of a family; none if everyone may come, or if the rule is too long for the
+/// kernel: then those who may not are turned away later.
+pub(crate) fn program(access: &Access, v6: bool) -> Option<Vec<SockFilter>> {
+    let code = instructions(access, v6)?;
+    Some(
+        code.into_iter()
+            .map(|(code, jt, jf, k)| SockFilter::new(code, jt, jf, k))
+            .collect(),
+    )
+}
+
+fn instructions(access: &Access, v6: bool) -> Option<Vec<Instruction>> {
+    let ignores_strangers = access.verdict == Verdict::Drop;
+    if access.uniform() == Some(Verdict::Drop) {
+        return Some(vec![(RETURN, 0, 0, 0)]);
+    }
+    if access.sources.is_empty() && !ignores_strangers {
+        return None;
+    }
+    let header = Header { v6 };
+    let mut code = Vec::new();
+    if !access.sources.is_empty() {
+        header.require(
+            &mut code,
+            access.sources.iter().map(|net| header.test(net)).collect(),
+        );
+    }
+    if let (true, Some((home, _))) = (ignores_strangers, &access.at_home) {
+        let loopback: IpNet = if v6 {
+            IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1]).into()
+        } else {
+            loopback_v4()
+        };
+        let nets = home
+            .node
+            .iter()
+            .copied()
+            .map(IpNet::from)
+            .chain(home.pods)
+            .chain([loopback]);
+        let mut tests: Vec<_> = nets.map(|net| header.test(&net)).collect();
+        tests.push(header.test_own());
+        header.require(&mut code, tests);
+    }
+    code.push((RETURN, 0, 0, u32::MAX));
+    (code.len() <= MAX_LENGTH).then_some(code)
+}
+
+fn loopback_v4() -> IpNet {
+    IpNet::V4(ipnet::Ipv4Net::new_assert([127, 0, 0, 0].into(), 8))
+}
+
+struct Header {
+    v6: bool,
+}
+
+impl Header {
+    fn words(&self) -> u32 {
+        if self.v6 { 4 } else { 1 }
+    }
+
+    fn source(&self, word: u32) -> u32 {
+        NETWORK_HEADER + if self.v6 { 8 } else { 12 } + 4 * word
+    }
+
+    fn destination(&self, word: u32) -> u32 {
+        self.source(word) + 4 * self.words()
+    }
+
+    /// Instructions that fall through if the source is in the network, and leave by the last jump if not.
+    fn test(&self, net: &IpNet) -> Vec<(Instruction, bool)> {
+        let (address, mask) = match (net, self.v6) {
+            (IpNet::V4(net), false) => (vec![u32::from(net.network())], vec![u32::from(net.netmask())]),
+            (IpNet::V6(net), true) => (words(u128::from(net.network())), words(u128::from(net.netmask()))),
+            // A network of the other family holds no client of this one.
+            (IpNet::V4(_), true) | (IpNet::V6(_), false) => return vec![((JUMP, 0, 0, 0), true)],
+        };
+        let mut code = Vec::new();
+        for (word, (address, mask)) in address.into_iter().zip(mask).enumerate() {
+            if mask != 0 {
+                code.push(((LOAD_WORD, 0, 0, self.source(word as u32)), false));
+                code.push(((AND, 0, 0, mask), false));
+                code.push(((JUMP_EQUAL, 0, 0, address), true));
+            }
+        }
+        code
+    }
+
+    /// The same for a source that is the destination too.
+    fn test_own(&self) -> Vec<(Instruction, bool)> {
+        let mut code = Vec::new();
+        for word in 0..self.words() {
+            code.push(((LOAD_WORD, 0, 0, self.destination(word)), false));
+            code.push(((TO_X, 0, 0, 0), false));
+            code.push(((LOAD_WORD, 0, 0, self.source(word)), false));
+            code.push(((JUMP_EQUAL_X, 0, 0, 0), true));
+        }
+        code
+    }
+
+    /// Drops the packet unless one of the tests holds.
+    fn require(&self, code: &mut Vec<Instruction>, tests: Vec<Vec<(Instruction, bool)>>) {
+        // Each test is followed by a jump to behind the drop; a test that fails goes on behind that jump.
+        let length: usize = tests.iter().map(|test| test.len() + 1).sum();
+        let end = code.len() + length + 1;
+        for test in tests {
+            let size = test.len();
+            for (at, ((operation, _, _, operand), leaves)) in test.into_iter().enumerate() {
+                let behind = size - at;
+                code.push(match (leaves, operation) {
+                    (true, JUMP) => (JUMP, 0, 0, behind as u32),
+                    (true, _) => (operation, 0, behind as u8, operand),
+                    (false, _) => (operation, 0, 0, operand),
+                });
+            }
+            code.push((JUMP, 0, 0, (end - code.len() - 1) as u32));
+        }
+        code.push((RETURN, 0, 0, 0));
+    }
+}
+
+fn words(bits: u128) -> Vec<u32> {
+    (0..4).map(|word| (bits >> (96 - 32 * word)) as u32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ferry_model::Scope;
+    use proptest::prelude::*;
+
+    use super::super::access::Home;
+    use super::*;
+
+    /// Runs a program as the kernel would, on the addresses of a packet.
+    fn passes(code: &[Instruction], source: IpAddr, destination: IpAddr) -> bool {
+        let mut header = vec![0; if source.is_ipv4() { 12 } else { 8 }];
+        for address in [source, destination] {
+            match address {
+                IpAddr::V4(ip) => header.extend(ip.octets()),
+                IpAddr::V6(ip) => header.extend(ip.octets()),
+            }
+        }
+        let (mut at, mut a, mut x) = (0, 0u32, 0u32);
+        loop {
+            let (operation, jt, jf, k) = code[at];
+            at += 1;
+            let branch = |holds: bool| usize::from(if holds { jt } else { jf });
+            match operation {
+                LOAD_WORD => {
+                    let offset = (k - NETWORK_HEADER) as usize;
+                    a = u32::from_be_bytes(header[offset..offset + 4].try_into().unwrap());
+                }
+                AND => a &= k,
+                TO_X => x = a,
+                JUMP => at += k as usize,
+                JUMP_EQUAL => at += branch(a == k),
+                JUMP_EQUAL_X => at += branch(a == x),
+                RETURN => return k != 0,
+                other => panic!("an instruction {other:#x}"),
+            }
+        }
+    }
+
+    fn address(v6: bool) -> impl Strategy<Value = IpAddr> {
+        // Few different bits, so that networks and addresses meet.
+        (0u8..4, 0u8..4).prop_map(move |(high, low)| match v6 {
+            false => IpAddr::from([10, high, 0, low]),
+            true => IpAddr::from([0xfd00, u16::from(high), 0, 0, 0, 0, 0, u16::from(low)]),
+        })
+    }
+
+    fn net(v6: bool) -> impl Strategy<Value = IpNet> {
+        let longest = if v6 { 128 } else { 32 };
+        let lengths = prop_oneof![Just(0), Just(8), Just(14), Just(16), Just(30), Just(longest)];
+        (address(v6), lengths).prop_map(|(ip, length)| IpNet::new(ip, length).unwrap().trunc())
+    }
+
+    fn access(v6: bool) -> impl Strategy<Value = Access> {
+        let verdicts = prop_oneof![Just(Verdict::Drop), Just(Verdict::Forward(Scope::Local))];
+        let homes = (
+            prop::collection::btree_set(address(v6), 0..3),
+            prop::option::of(net(v6)),
+        )
+            .prop_map(|(node, pods)| (Arc::new(Home { node, pods }), Verdict::Forward(Scope::Cluster)));
+        let sources = prop::collection::vec(prop_oneof![net(v6), net(!v6)], 0..4);
+        (verdicts, prop::option::of(homes), sources).prop_map(|(verdict, at_home, sources)| Access {
+            verdict,
+            at_home,
+            sources,
+        })
+    }
+
+    fn check(access: &Access, v6: bool, source: IpAddr, destination: IpAddr) {
+        let wanted = access.verdict(source, || Some(destination)) != Verdict::Drop;
+        let seen = instructions(access, v6).is_none_or(|code| passes(&code, source, destination));
+        assert_eq!(seen, wanted, "{access:?}\n{source} -> {destination}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_filter_agrees_with_the_rule(
+            access in access(false), source in address(false), destination in address(false),
+        ) {
+            check(&access, false, source, destination);
+            check(&access, false, IpAddr::from([127, 0, 0, 1]), destination);
+        }
+
+        #[test]
+        fn in_either_family(access in access(true), source in address(true), destination in address(true)) {
+            check(&access, true, source, destination);
+            check(&access, true, IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1]), destination);
+        }
+    }
+
+    #[test]
+    fn a_rule_that_is_too_long_is_left_to_the_relay() {
+        let sources = (0..2000u32)
+            .map(|n| IpNet::from(IpAddr::from(n.to_be_bytes())))
+            .collect();
+        let access = Access {
+            verdict: Verdict::Forward(Scope::Cluster),
+            at_home: None,
+            sources,
+        };
+        assert!(instructions(&access, false).is_none());
+    }
+}

@@ -1,0 +1,8 @@
+//! Userspace mode as a whole: plans in, connections through. Everything happens in network namespaces of the tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod doors;
+mod fixture;
+mod handover;
+mod portals;
+mod random;
