@@ -28,7 +28,7 @@ fn in_namespace(body: impl FnOnce() + Send) {
     Namespace::new("vm").unwrap().run(body).unwrap();
 }
 
-fn sh(line: &str) -> String {
+pub(crate) fn sh(line: &str) -> String {
     let out = Command::new("sh").args(["-c", line]).output().unwrap();
     assert!(
         out.status.success(),

@@ -4,12 +4,23 @@
 //! May touch everything: the guest is thrown away. Each case works in network namespaces of its own all the same.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod backend;
 mod cases;
+mod draining;
+mod facts;
 mod host;
+mod packets;
+mod scale;
 
 use std::process::ExitCode;
 
+use cases::Room;
+
 fn main() -> ExitCode {
-    let filter = std::env::args().nth(1);
-    cases::run(&[host::CASES], filter.as_deref())
+    let filters: Vec<String> = std::env::args().skip(1).collect();
+    let mut rooms: Vec<Room> = [host::CASES, backend::CASES, draining::CASES, scale::CASES]
+        .map(Room::of)
+        .into();
+    rooms.push(packets::room());
+    cases::run(&rooms, &filters)
 }

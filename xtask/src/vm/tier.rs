@@ -11,7 +11,9 @@ const PACKAGE: &str = "ferry-vm-tests";
 pub(super) fn run(machine: &Machine, filter: Option<&str>) -> Result<u8> {
     shell::run(shell::cargo().args(["build", "--package", PACKAGE, "--package", "ferry-app"]))?;
     let program = shell::target_dir().join("debug").join(PACKAGE);
-    let mut command = vec![program.to_string_lossy().into_owned()];
+    // Waits are made for real machines; an emulated one gets more patience.
+    let mut command = vec!["env".to_owned(), "FERRY_LAB_SLOW=4".to_owned()];
+    command.push(program.to_string_lossy().into_owned());
     command.extend(filter.map(str::to_owned));
     let begun = Instant::now();
     let code = engine::run(machine, &shell::root(), &command)?;

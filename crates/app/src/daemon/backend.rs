@@ -37,7 +37,11 @@ impl AnyBackend {
                 iptables_options(settings),
                 Arc::clone(alarm),
             ))),
-            Mode::Ipvs => Self::Ipvs(Box::new(IpvsBackend::open(ipvs_settings(settings))?)),
+            Mode::Ipvs => {
+                let mut backend = IpvsBackend::open(ipvs_settings(settings))?;
+                backend.watch(alarm)?;
+                Self::Ipvs(Box::new(backend))
+            }
             Mode::Nftables => {
                 let options = nftables::Options {
                     masquerade_bit: settings.masquerade_bit,

@@ -51,7 +51,7 @@ pub fn cleanup(record_directory: &Path) -> Result<(), Error> {
 
 fn remove_virtual_servers(record: &Record) -> Result<(), Error> {
     // Without the module there are no virtual servers, and asking would load it.
-    if !Path::new("/proc/net/ip_vs").exists() {
+    if !Path::new("/proc/thread-self/net/ip_vs").exists() {
         return Ok(());
     }
     let (mut ipvs, mut ipset, mut route) = (Ipvs::open()?, Ipset::open()?, Route::open()?);
@@ -131,6 +131,74 @@ fn removal(saved: &str) -> Option<String> {
         text.push_str("COMMIT\n");
     }
     Some(text)
+}
+
+/// The document that removes what iptables mode had beside the chains that both modes have and we have just written: its
+/// own chains, and its own ways into the shared ones.
+pub(super) fn removal_of_iptables_mode(saved: &str) -> Option<String> {
+    let rules = Saved::parse(saved);
+    let mut text = String::new();
+    for table in ["mangle", "nat", "filter"] {
+        let ours = |name: &str| {
+            CHAINS
+                .iter()
+                .any(|chain| (chain.0.as_str(), chain.1) == (table, name))
+        };
+        let of_iptables = |name: &str| !ours(name) && is_of_iptables_mode(name);
+        let chains: Vec<&str> = rules
+            .chains
+            .iter()
+            .filter(|chain| chain.0 == table && of_iptables(chain.1))
+            .map(|chain| chain.1)
+            .collect();
+        let is_our_jump = |from: &str, rule: &str| {
+            JUMPS
+                .iter()
+                .any(|jump| jump.table.as_str() == table && jump.from == from && jump.rule() == rule)
+        };
+        let into = |rule: &str| {
+            rule.rsplit_once("-j ")
+                .map_or("", |(_, target)| target)
+                .to_owned()
+        };
+        let stray = |from: &str, rule: &str| {
+            !from.starts_with("KUBE-")
+                && !is_our_jump(from, rule)
+                && (of_iptables(&into(rule)) || ours(&into(rule)))
+        };
+        let jumps: Vec<_> = rules
+            .rules
+            .iter()
+            .filter(|(of, from, rule)| *of == table && stray(from, rule))
+            .collect();
+        if chains.is_empty() && jumps.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "*{table}");
+        for chain in &chains {
+            let _ = writeln!(text, ":{chain} - [0:0]");
+        }
+        for (_, from, rule) in jumps {
+            let _ = writeln!(text, "-D {from} {rule}");
+        }
+        for chain in &chains {
+            let _ = writeln!(text, "-X {chain}");
+        }
+        text.push_str("COMMIT\n");
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// Chains that only iptables mode has. The kubelet's, and those of others, have other names.
+fn is_of_iptables_mode(chain: &str) -> bool {
+    const PREFIXES: [&str; 5] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"];
+    const NAMES: [&str; 4] = [
+        SERVICES,
+        "KUBE-EXTERNAL-SERVICES",
+        "KUBE-NODEPORTS",
+        "KUBE-PROXY-CANARY",
+    ];
+    PREFIXES.iter().any(|prefix| chain.starts_with(prefix)) || NAMES.contains(&chain)
 }
 
 /// What the save program printed, as far as it matters here.
@@ -232,6 +300,29 @@ mod tests {
              -X KUBE-SERVICES\n-X KUBE-MARK-MASQ\nCOMMIT\n\
              *filter\n:KUBE-IPVS-FILTER - [0:0]\n-X KUBE-IPVS-FILTER\nCOMMIT\n"
         );
+    }
+
+    #[test]
+    fn what_iptables_mode_left_beside_us_goes() {
+        let saved = "*mangle\n:KUBE-PROXY-CANARY - [0:0]\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n\
+            *nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-SVC-X - [0:0]\n\
+            -A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+            -A PREROUTING -j MINE\n-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT\nCOMMIT\n\
+            *filter\n:KUBE-SERVICES - [0:0]\n:KUBE-FIREWALL - [0:0]\n\
+            -A INPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL\n\
+            -A INPUT -m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL\n\
+            -A FORWARD -m conntrack --ctstate NEW -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+            -A INPUT -j KUBE-FIREWALL\nCOMMIT\n";
+        assert_eq!(
+            removal_of_iptables_mode(saved).unwrap(),
+            "*mangle\n:KUBE-PROXY-CANARY - [0:0]\n-X KUBE-PROXY-CANARY\nCOMMIT\n\
+             *nat\n:KUBE-SVC-X - [0:0]\n-X KUBE-SVC-X\nCOMMIT\n\
+             *filter\n:KUBE-SERVICES - [0:0]\n\
+             -D INPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL\n\
+             -D FORWARD -m conntrack --ctstate NEW -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+             -X KUBE-SERVICES\nCOMMIT\n"
+        );
+        assert_eq!(removal_of_iptables_mode(&removal(IPVS).unwrap()), None);
     }
 
     #[test]

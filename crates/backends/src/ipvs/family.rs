@@ -8,7 +8,7 @@ use ferry_host::iptables::{Ip, Iptables};
 use ferry_host::ipvs::Virtual;
 use ferry_model::{Changed, Family, NodePlan, Plan, PortName, Revision, ServiceName};
 
-use super::cleanup::Saved;
+use super::cleanup::{Saved, removal_of_iptables_mode};
 use super::diff::{Before, Ops, diff};
 use super::drain::Drain;
 use super::observe::{self, Addresses};
@@ -26,6 +26,8 @@ pub(super) struct FamilyState {
     tool: Option<Iptables>,
     known: Option<Known>,
     drain: Drain,
+    /// What is known may be wrong: compare it with the kernel.
+    in_doubt: bool,
 }
 
 /// What was written last, all of it successfully.
@@ -49,6 +51,7 @@ impl FamilyState {
             tool: None,
             known: None,
             drain: Drain::default(),
+            in_doubt: false,
         }
     }
 
@@ -62,10 +65,10 @@ impl FamilyState {
         now: Instant,
     ) -> Result<Applied, Error> {
         let known = self.known.take();
+        let in_doubt = std::mem::take(&mut self.in_doubt);
         let stale = |known: &Known| {
-            settings
-                .repair_every
-                .is_some_and(|every| now.saturating_duration_since(known.checked) >= every)
+            let age = now.saturating_duration_since(known.checked);
+            in_doubt || settings.repair_every.is_some_and(|every| age >= every)
         };
         let (known, applied) = match known {
             Some(known) if !stale(&known) => self.update(known, kernel, defaults, settings, plan, now)?,
@@ -199,6 +202,12 @@ impl FamilyState {
         };
         kernel.record.add(&fresh.view.node_ports).map_err(record_failed)?;
         let ran = self.run(kernel, &fresh, &ops, document.as_deref(), settings, now)?;
+        if known.is_none()
+            && let Some(document) = removal_of_iptables_mode(&text)
+        {
+            let tool = self.tool(kernel)?;
+            tool.restore(&document).map_err(|error| rules_failed(&error))?;
+        }
         let saved = match document {
             Some(_) => self.saved(kernel)?,
             None => save.ours(),
@@ -295,6 +304,16 @@ impl FamilyState {
             .zip(repair_every)
             .map(|(known, every)| (known.checked + every).saturating_duration_since(now));
         check.into_iter().chain(self.drain.next_due(now)).min()
+    }
+
+    /// Somebody else changed what we wrote.
+    pub(super) fn doubt(&mut self) {
+        self.in_doubt = true;
+    }
+
+    /// A virtual server that is there as long as nobody takes them all.
+    pub(super) fn sentinel(&self) -> Option<Virtual> {
+        self.known.as_ref()?.ruleset.virtuals().next().map(|(at, _)| *at)
     }
 
     pub(super) fn port_of(&self, at: &Virtual) -> Option<&PortName> {

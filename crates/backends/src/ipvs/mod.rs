@@ -8,6 +8,7 @@ mod cleanup;
 mod diff;
 mod drain;
 mod family;
+mod guard;
 mod observe;
 mod prepare;
 mod record;
@@ -34,8 +35,9 @@ use ferry_host::route::{self, Route};
 use ferry_model::{Family, PerFamily, Plan, PortName};
 use ipnet::IpNet;
 
-use crate::{Applied, Backend, Error, ErrorKind, Traffic};
+use crate::{Alarm, Applied, Backend, Error, ErrorKind, Traffic};
 use family::FamilyState;
+use guard::Guard;
 use record::Record;
 use render::Defaults;
 
@@ -87,6 +89,7 @@ pub struct IpvsBackend {
     kernel: Kernel,
     settings: Settings,
     families: PerFamily<FamilyState>,
+    guard: Guard,
     /// From getting ready, for the first `apply` to tell.
     warnings: Vec<String>,
 }
@@ -120,8 +123,17 @@ impl IpvsBackend {
             kernel,
             settings,
             families: PerFamily::from_fn(FamilyState::new),
+            guard: Guard::default(),
             warnings,
         })
+    }
+
+    /// Rings the alarm when somebody else removes our virtual servers or rules; the next `apply` then makes it good.
+    ///
+    /// # Errors
+    /// When the threads or sockets that watch cannot be had.
+    pub fn watch(&mut self, alarm: &Alarm) -> Result<(), Error> {
+        self.guard.start(&self.kernel.writers, alarm)
     }
 
     fn defaults(&self) -> Defaults {
@@ -153,13 +165,18 @@ impl Backend for IpvsBackend {
     fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
         let defaults = self.defaults();
         let state = self.families.get_mut(family);
+        if self.guard.take(family) {
+            state.doubt();
+        }
         let mut applied = state.apply(&mut self.kernel, &self.settings, &defaults, plan, Instant::now())?;
         applied.warnings.append(&mut self.warnings);
+        self.guard.settle(family, state.sentinel());
         Ok(applied)
     }
 
     fn cleanup(&mut self) -> Result<(), Error> {
         for family in Family::BOTH {
+            self.guard.take(family);
             *self.families.get_mut(family) = FamilyState::new(family);
         }
         cleanup(&self.settings.record)

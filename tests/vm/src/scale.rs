@@ -1,0 +1,79 @@
+//! Many services: one change costs what it touches, not what there is.
+
+use std::time::{Duration, Instant};
+
+use ferry_lab::netns::Namespace;
+use ferry_model::{Planner, Protocol, Service};
+
+use crate::backend::{apply, open};
+use crate::cases::Case;
+use crate::facts::{endpoints, planner, put, service};
+
+pub(crate) const CASES: &[Case] = &[("scale::one_change_among_5000_services", flat)];
+
+const FEW: usize = 250;
+const MANY: usize = 5000;
+const CHANGES: usize = 41;
+
+fn nth(n: usize) -> Service {
+    service(
+        &format!("svc-{n}"),
+        &format!("10.{}.{}.{}", 100 + n / 62500, n / 250 % 250, 1 + n % 250),
+        Protocol::Tcp,
+    )
+}
+
+fn add(planner: &mut Planner, range: std::ops::Range<usize>) {
+    for n in range {
+        let service = nth(n);
+        planner.update([
+            put(&service),
+            endpoints(&service, &["10.244.1.2", "10.244.2.2", "10.244.2.3"]),
+        ]);
+    }
+}
+
+/// The median of some changes of an endpoint.
+fn change_time(
+    planner: &mut Planner,
+    backend: &mut ferry_backends::ipvs::IpvsBackend,
+    services: usize,
+) -> Duration {
+    let mut times: Vec<Duration> = (0..CHANGES)
+        .map(|round| {
+            let service = nth(round * services / CHANGES);
+            let last = format!("10.244.{}.{}", 3 + services / 100, 1 + round);
+            planner.update([endpoints(&service, &["10.244.1.2", "10.244.2.2", &last])]);
+            let begun = Instant::now();
+            let applied = apply(backend, planner);
+            assert!(
+                !applied.full && applied.added == 1 && applied.removed == 1,
+                "{applied:?}"
+            );
+            begun.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[CHANGES / 2]
+}
+
+fn flat() {
+    Namespace::new("scale").unwrap().run(|| {
+        let (mut planner, mut backend) = (planner(), open());
+        add(&mut planner, 0..FEW);
+        apply(&mut backend, &planner);
+        let few = change_time(&mut planner, &mut backend, FEW);
+        add(&mut planner, FEW..MANY);
+        let begun = Instant::now();
+        apply(&mut backend, &planner);
+        let load = begun.elapsed();
+        let many = change_time(&mut planner, &mut backend, MANY);
+        println!("     {FEW} services: a change takes {few:?}; {MANY}: {many:?} (loading the rest took {load:?})");
+        // Hash tables grow colder, and an emulated machine is noisy; twenty times the services would be twenty times.
+        assert!(many < few * 4 + Duration::from_millis(2), "{few:?} with {FEW} services, {many:?} with {MANY}");
+        let begun = Instant::now();
+        let adopted = apply(&mut open(), &planner);
+        println!("     a new process compares everything in {:?}", begun.elapsed());
+        assert_eq!((adopted.added, adopted.removed), (0, 0));
+    }).unwrap();
+}
