@@ -80,14 +80,11 @@ impl AnyBackend {
         (!others.is_empty()).then(|| others.join("; "))
     }
 
-    /// Before the process ends: a mode that serves from within the process goes on until a successor has taken over
-    /// and connections have ended, but not for longer than this. The others leave their rules behind.
-    pub(super) fn linger(&self, limit: Duration) {
-        if let Self::Userspace(backend) = self {
-            let left = backend.linger(limit);
-            if left > 0 {
-                tracing::warn!(connections = left, "Ending with connections still open");
-            }
+    /// Connections that go through this process and would end with it. The other modes leave their rules behind.
+    pub(super) fn open_connections(&self) -> usize {
+        match self {
+            Self::Userspace(backend) => backend.open_connections(),
+            Self::Iptables(_) | Self::Ipvs(_) | Self::Nftables(_) => 0,
         }
     }
 

@@ -42,6 +42,10 @@ pub fn run(settings: Settings, action: Action) -> anyhow::Result<()> {
                 tracing::info!("Starting again with the changed configuration; rules stay in place");
                 Err(config::reexec()).context("starting again")
             }
+            Stop::Succeeded => {
+                tracing::info!("Ending; a successor has taken over");
+                Ok(())
+            }
             Stop::Failed(reason) => bail!(reason),
         },
     }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use ferry_backends::Alarm;
 use ferry_host::process;
 use ferry_host::sysctl::Sysctls;
-use ferry_model::{Family, Node, Planner};
+use ferry_model::{Event as Fact, Family, Node, Planner};
 use ferry_sources::{Kind, Mailbox};
 use tokio::runtime::Runtime;
 
@@ -25,8 +25,10 @@ use crate::servers::service_health::ServiceHealth;
 use crate::status;
 use crate::sync::{Board, Loop, Parts, Signal, Stop, Sweeper};
 
-/// How long a mode that serves from within the process goes on after SIGTERM; a pod has 30 s by default.
+/// How long connections that go through this process may go on after SIGTERM; a pod has 30 s by default.
 const LINGER: Duration = Duration::from_secs(25);
+/// How long they may go on after a successor has taken over: as kube-proxy's own drain would.
+const LINGER_BEHIND_SUCCESSOR: Duration = Duration::from_secs(3600);
 
 /// What exists once the Node is known and the platform is good.
 struct Prepared {
@@ -47,8 +49,25 @@ pub(super) fn prepare_only(settings: Settings) -> anyhow::Result<()> {
     };
     let nobody: Alarm = Arc::new(|| {});
     open_backend(&prepared, &nobody, &nobody)?;
+    allow_localhost_node_ports(&prepared)?;
     takeover::clean_up_other_modes(&prepared.settings);
     tracing::info!("System initialized and --init-only specified");
+    Ok(())
+}
+
+/// What iptables mode sets with its first sync, where node ports answer on loopback addresses.
+fn allow_localhost_node_ports(prepared: &Prepared) -> anyhow::Result<()> {
+    if prepared.settings.mode != Mode::Iptables {
+        return Ok(());
+    }
+    let mut planner = Planner::new(options::plan_options(
+        &prepared.settings,
+        Arc::clone(&prepared.name),
+    ));
+    planner.update([Fact::Node(prepared.mailbox.node().node)]);
+    if planner.plan().node().family(Family::V4).localhost_node_ports {
+        Sysctls::default().ensure("net/ipv4/conf/all/route_localnet", 1)?;
+    }
     Ok(())
 }
 
@@ -70,7 +89,7 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Stop> {
     };
     let retired: Alarm = {
         let signal = Arc::clone(&prepared.signal);
-        Arc::new(move || signal.stop(Stop::Signal("a successor")))
+        Arc::new(move || signal.stop(Stop::Succeeded))
     };
     let mut backend = open_backend(&prepared, &alarm, &retired)?;
     if let Err(error) = process::set_oom_score_adj(prepared.settings.oom_score_adj) {
@@ -142,16 +161,31 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Stop> {
         service_health: ServiceHealth::new(runtime.handle().clone(), health, recorder, name),
         sweeper,
         board,
-        after_first_sync: Some(Box::new(move || takeover::clean_up_other_modes(&settings))),
+        after_first_sync: Some(Box::new(move || takeover::clean_up_aside(settings))),
     };
     let (stop, backend) = Loop::new(parts).run();
-    if stop == Stop::Signal("SIGTERM") {
-        backend.linger(LINGER);
-    }
+    linger(&stop, &backend);
     // Followed to the end.
     drop(following);
     runtime.shutdown_background();
     Ok(stop)
+}
+
+/// Lets connections that go through this process end by themselves, for a while. Another signal ends the wait.
+fn linger(stop: &Stop, backend: &AnyBackend) {
+    let limit = match stop {
+        Stop::Signal("SIGTERM") => LINGER,
+        Stop::Succeeded => LINGER_BEHIND_SUCCESSOR,
+        Stop::Signal(_) | Stop::Reconfigure | Stop::Failed(_) => return,
+    };
+    let deadline = Instant::now() + limit;
+    while backend.open_connections() > 0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let left = backend.open_connections();
+    if left > 0 {
+        tracing::warn!(connections = left, "Ending with connections still open");
+    }
 }
 
 fn open_backend(prepared: &Prepared, alarm: &Alarm, retired: &Alarm) -> anyhow::Result<AnyBackend> {
@@ -294,7 +328,8 @@ fn check_platform(settings: &Settings, node: Option<&Node>) -> anyhow::Result<BT
     }
 }
 
-/// SIGTERM and SIGINT end the daemon. As the first process of a container it would ignore them otherwise.
+/// SIGTERM and SIGINT end the daemon, a second one at once. As the first process of a container it would ignore them
+/// otherwise.
 fn stop_on_signals(signal: &Arc<Signal>, runtime: &Runtime) -> anyhow::Result<()> {
     use tokio::signal::unix::{SignalKind, signal as listen};
     let _in_runtime = runtime.enter();
@@ -305,7 +340,10 @@ fn stop_on_signals(signal: &Arc<Signal>, runtime: &Runtime) -> anyhow::Result<()
         let mut arrivals = listen(kind).with_context(|| format!("listening for {name}"))?;
         let signal = Arc::clone(signal);
         runtime.spawn(async move {
-            if arrivals.recv().await.is_some() {
+            while arrivals.recv().await.is_some() {
+                if signal.stopping().is_some() {
+                    std::process::exit(0);
+                }
                 signal.stop(Stop::Signal(name));
             }
         });

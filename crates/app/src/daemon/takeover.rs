@@ -18,6 +18,16 @@ pub(super) fn clean_up_other_modes(settings: &Settings) {
     }
 }
 
+/// The same on a thread of its own: the loop has other things to do.
+pub(super) fn clean_up_aside(settings: Settings) {
+    let spawned = std::thread::Builder::new()
+        .name("takeover".into())
+        .spawn(move || clean_up_other_modes(&settings));
+    if let Err(error) = spawned {
+        tracing::warn!(err = %error, "Can't remove other modes' rules");
+    }
+}
+
 /// The modes whose rules would act beside ours. Those of iptables mode have names in common with those of ipvs and
 /// userspace mode: these two replace the shared chains by writing them, and clean up the rest themselves.
 fn rivals(mode: Mode) -> &'static [Mode] {

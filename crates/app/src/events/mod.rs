@@ -10,7 +10,7 @@ pub use deliver::{ApiSink, Delivered, Sink};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ferry_model::ServiceName;
+use ferry_model::{ServiceName, Skipped};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
@@ -110,6 +110,21 @@ impl Event {
         }
     }
 
+    /// An object, or a part of it, is not served.
+    pub fn not_served(node: &Arc<str>, skipped: &Skipped) -> Self {
+        let regarding = match service_of(&skipped.object) {
+            Some(service) => Regarding::Service(service),
+            None => Regarding::Node(Arc::clone(node)),
+        };
+        Self {
+            regarding,
+            severity: Severity::Warning,
+            reason: "NotServed",
+            action: "Plan",
+            note: skipped.to_string(),
+        }
+    }
+
     /// Somebody else changed our rules and they were put right.
     pub fn repaired(node: &Arc<str>, note: String) -> Self {
         Self::node(node, Severity::Warning, "RulesRepaired", "Repair", note)
@@ -130,6 +145,14 @@ impl Event {
             note,
         )
     }
+}
+
+/// The Service that a text such as `Service shop/web: spec.externalIPs[1]` is about.
+fn service_of(object: &str) -> Option<ServiceName> {
+    let name = object.strip_prefix("Service ")?;
+    let name = name.split([':', ' ']).next()?;
+    let (namespace, name) = name.split_once('/')?;
+    Some(ServiceName::new(namespace, name))
 }
 
 /// Records events; cheap to clone.

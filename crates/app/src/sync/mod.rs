@@ -5,7 +5,9 @@
 
 mod board;
 mod conntrack;
+mod outcome;
 mod pacer;
+mod pending;
 mod signal;
 
 #[cfg(test)]
@@ -18,21 +20,18 @@ pub use signal::{Question, Signal, Stop};
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
-use ferry_backends::{Applied, Backend, Error, ErrorKind};
-use ferry_model::{
-    Event as Fact, Family, PerFamily, Planner, Replaced, ServiceName, ServicePlan, StaleFlows, Update,
-    stale_flows,
-};
+use ferry_backends::Backend;
+use ferry_model::{Event as Fact, Family, PerFamily, Planner};
 use ferry_sources::{Mail, Mailbox};
 
 use crate::clock::{Now, unix_seconds};
 use crate::events::{Event, Recorder};
 use crate::metrics::Metrics;
 use crate::servers::health::Health;
-use crate::servers::service_health::{ServiceHealth, Wanted};
-use conntrack::Gathering;
+use crate::servers::service_health::ServiceHealth;
+use pending::Pending;
 
 /// What the loop works with.
 pub struct Parts<B> {
@@ -84,17 +83,8 @@ pub struct Loop<B> {
     served: BTreeSet<Family>,
 }
 
-#[derive(Debug, Default)]
-struct Pending {
-    services: BTreeSet<ServiceName>,
-    node_changed: bool,
-    triggers: Vec<SystemTime>,
-    stale: Gathering,
-}
-
-/// Trigger times beyond these are not worth their memory while syncs fail.
-const MAX_TRIGGERS: usize = 10_000;
-
+/// Many bad objects at once are in the log and in the status; events for all would only bury each other.
+const MAX_SKIPPED_EVENTS: usize = 20;
 impl<B: Backend> Loop<B> {
     /// Ready to [`Loop::run`].
     pub fn new(parts: Parts<B>) -> Self {
@@ -180,6 +170,10 @@ impl<B: Backend> Loop<B> {
                 reason = skipped.reason,
                 "Object is not served"
             );
+        }
+        let node = &self.parts.planner.plan().node().name;
+        for skipped in mail.skipped.iter().take(MAX_SKIPPED_EVENTS) {
+            self.parts.recorder.record(Event::not_served(node, skipped));
         }
         if mail.first {
             self.listed = true;
@@ -292,200 +286,4 @@ impl<B: Backend> Loop<B> {
             Err(error) => self.failed(family, &error, after_success),
         }
     }
-
-    fn succeeded(&mut self, family: Family, applied: Applied, took: Duration) {
-        let start = Instant::now();
-        let now = Now::read();
-        let labels = [family.as_str()];
-        let Parts {
-            health,
-            metrics,
-            planner,
-            ..
-        } = &self.parts;
-        health.updated(family, now);
-        metrics.last_sync.set(&labels, unix_seconds(now.calendar));
-        let by_kind = if applied.full {
-            &metrics.full_sync_duration
-        } else {
-            &metrics.partial_sync_duration
-        };
-        by_kind.observe_duration(&labels, took);
-        metrics.written.add(&labels, applied.added as f64);
-        metrics.removed.add(&labels, applied.removed as f64);
-        for table in &applied.tables {
-            metrics
-                .rules
-                .set(&[table.table, family.as_str()], table.total as f64);
-            metrics
-                .rules_last
-                .set(&[table.table, family.as_str()], table.written as f64);
-        }
-        let tally = *planner.plan().tally().families.get(family);
-        metrics
-            .no_local_endpoints
-            .set(&["internal", family.as_str()], tally.no_local_internal as f64);
-        metrics
-            .no_local_endpoints
-            .set(&["external", family.as_str()], tally.no_local_external as f64);
-        let pending = self.pending.get_mut(family);
-        for trigger in std::mem::take(&mut pending.triggers) {
-            let latency = now.calendar.duration_since(trigger).unwrap_or_default();
-            metrics.network_programming.observe_duration(&labels, latency);
-        }
-        self.check_service_health(family);
-        self.hand_over_stale_flows(family);
-        self.tell_success(family, &applied, took, now);
-        self.served.insert(family);
-        self.parts
-            .metrics
-            .sync_phase
-            .observe_duration(&["after"], start.elapsed());
-    }
-
-    fn check_service_health(&mut self, family: Family) {
-        let Parts {
-            planner,
-            service_health,
-            ..
-        } = &mut self.parts;
-        let pending = self.pending.get_mut(family);
-        if std::mem::take(&mut pending.node_changed) {
-            service_health.set_addresses(family, &planner.plan().node().family(family).node_ports);
-        }
-        for name in std::mem::take(&mut pending.services) {
-            let check = planner
-                .plan()
-                .service(&name)
-                .and_then(|service| service.health_check);
-            let wanted = check.and_then(|check| {
-                let local_endpoints = (*check.local_endpoints.get(family))?;
-                Some(Wanted {
-                    port: check.port,
-                    local_endpoints,
-                })
-            });
-            service_health.set(family, &name, wanted);
-        }
-        service_health.open();
-    }
-
-    fn hand_over_stale_flows(&mut self, family: Family) {
-        let plan = self.parts.planner.plan();
-        let work = self.pending.get_mut(family).stale.take(plan, family);
-        if let (Some(sweeper), Some(work)) = (&self.parts.sweeper, work) {
-            sweeper.hand_over(family, work);
-        }
-    }
-
-    fn tell_success(&self, family: Family, applied: &Applied, took: Duration, now: Now) {
-        let level_of_detail = if applied.full { "full" } else { "partial" };
-        tracing::debug!(
-            ipFamily = family.as_str(),
-            kind = level_of_detail,
-            added = applied.added,
-            removed = applied.removed,
-            elapsed = ?took,
-            "Synced"
-        );
-        let mut repairs = Vec::new();
-        for repair in &applied.repaired {
-            let by = repair
-                .by
-                .as_deref()
-                .map(|by| format!(" (changed by {by})"))
-                .unwrap_or_default();
-            repairs.push(format!("{}{by}", repair.what));
-        }
-        if !repairs.is_empty() {
-            self.parts.metrics.repairs.increment(&[family.as_str()]);
-            let note = format!(
-                "{family} rules changed by somebody else were put right: {}",
-                repairs.join(", ")
-            );
-            let node = &self.parts.planner.plan().node().name;
-            self.parts.recorder.record(Event::repaired(node, note));
-        }
-        for warning in &applied.warnings {
-            tracing::warn!(
-                ipFamily = family.as_str(),
-                warning,
-                "Sync succeeded with a warning"
-            );
-        }
-        self.parts.board.change_family(family, |notice| {
-            notice.syncs += 1;
-            notice.last_success = Some(now.calendar);
-            notice.last_duration = took;
-            notice.error = None;
-            notice.repairs += u64::from(!repairs.is_empty());
-            if !repairs.is_empty() {
-                notice.last_repair = Some(repairs.join(", "));
-            }
-            notice.warnings = applied.warnings.clone();
-        });
-    }
-
-    /// A backend that had succeeded before looks only at what changed, so then it was a partial sync that failed.
-    fn failed(&mut self, family: Family, error: &Error, partial: bool) {
-        let metrics = &self.parts.metrics;
-        let labels = [family.as_str()];
-        metrics.sync_failures.increment(&labels);
-        if partial && error.kind == ErrorKind::Restore {
-            metrics.partial_restore_failures.increment(&labels);
-        }
-        let wait = self
-            .pacers
-            .get(family)
-            .wake_at()
-            .saturating_duration_since(Instant::now());
-        tracing::error!(ipFamily = family.as_str(), retryingTime = ?wait, err = %error, "Sync failed");
-        // Whatever asked for this sync still waits.
-        self.parts.health.queued(family, Now::read());
-        self.parts.board.change_family(family, |notice| {
-            notice.failures += 1;
-            notice.error = Some(error.to_string());
-        });
-    }
-}
-
-impl Pending {
-    /// Notes an update; tells whether it gives this family something to do.
-    fn note(&mut self, family: Family, update: &Update, triggers: Vec<SystemTime>) -> bool {
-        let mut concerned = update.node_changed;
-        self.node_changed |= update.node_changed;
-        for replaced in &update.replaced {
-            if !differs(family, replaced) {
-                continue;
-            }
-            concerned = true;
-            self.stale.add(stale_of(family, replaced));
-            let service = replaced.new.as_ref().or(replaced.old.as_ref());
-            self.services.extend(service.map(|service| service.name.clone()));
-        }
-        self.triggers.extend(triggers);
-        self.triggers.truncate(MAX_TRIGGERS);
-        concerned
-    }
-}
-
-/// Whether a service's new plan means something else than the old one in this family.
-fn differs(family: Family, replaced: &Replaced) -> bool {
-    let (old, new) = (replaced.old.as_deref(), replaced.new.as_deref());
-    let (Some(old), Some(new)) = (old, new) else {
-        let one = old.or(new);
-        return one.is_some_and(|service| service.ports(family).next().is_some());
-    };
-    let check = |service: &ServicePlan| {
-        service
-            .health_check
-            .map(|check| (check.port, *check.local_endpoints.get(family)))
-    };
-    !old.ports(family).eq(new.ports(family)) || old.options != new.options || check(old) != check(new)
-}
-
-fn stale_of(family: Family, replaced: &Replaced) -> Vec<StaleFlows> {
-    let mut stale = stale_flows(replaced.old.as_deref(), replaced.new.as_deref());
-    stale.retain(|flows| flows.frontend.family() == family);
-    stale
 }

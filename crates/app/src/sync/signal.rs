@@ -15,6 +15,8 @@ pub enum Stop {
     Signal(&'static str),
     /// A valid new configuration waits to be read.
     Reconfigure,
+    /// Another process has taken over.
+    Succeeded,
     /// Something that the daemon cannot do without failed.
     Failed(String),
 }
