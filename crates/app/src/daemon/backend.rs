@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_backends::iptables::{self, Iptables};
+use ferry_backends::iptables::{self, Beside, Iptables};
 use ferry_backends::ipvs::{self, IpvsBackend};
 use ferry_backends::nftables::{self, Nftables};
 use ferry_backends::userspace::{self, Ingress, Userspace};
@@ -187,11 +187,26 @@ pub(super) fn cleanup_all(settings: &Settings) -> Vec<String> {
         .collect()
 }
 
-/// Removes what one mode may have left. A kernel that cannot do the mode has nothing of it.
-pub(super) fn cleanup(mode: Mode, settings: &Settings) -> Result<(), String> {
+/// Removes what one mode may have left, all of it.
+fn cleanup(mode: Mode, settings: &Settings) -> Result<(), String> {
+    remove(mode, settings, Beside::Nothing)
+}
+
+/// Removes what one mode may have left, except what the mode in force has under the same names.
+pub(super) fn cleanup_leftovers(mode: Mode, settings: &Settings) -> Result<(), String> {
+    let beside = match settings.mode {
+        Mode::Ipvs => Beside::Ipvs,
+        Mode::Userspace => Beside::Userspace,
+        Mode::Iptables | Mode::Nftables => Beside::Nothing,
+    };
+    remove(mode, settings, beside)
+}
+
+/// A kernel that cannot do the mode has nothing of it.
+fn remove(mode: Mode, settings: &Settings, beside: Beside) -> Result<(), String> {
     let nobody: Alarm = Arc::new(|| {});
     let outcome = match mode {
-        Mode::Iptables => Iptables::new(iptables_options(settings), nobody).cleanup(),
+        Mode::Iptables => Iptables::new(iptables_options(settings), nobody).cleanup_beside(beside),
         Mode::Ipvs => ipvs::cleanup(&run_directory(settings)),
         Mode::Nftables => {
             Nftables::new(nftables::Options::default(), nobody).and_then(|mut backend| backend.cleanup())

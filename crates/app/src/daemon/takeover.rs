@@ -7,7 +7,7 @@ use super::backend;
 /// Removes the leftovers of the modes that cannot share the node with ours. A failure is only logged.
 pub(super) fn clean_up_other_modes(settings: &Settings) {
     for mode in rivals(settings.mode) {
-        match backend::cleanup(*mode, settings) {
+        match backend::cleanup_leftovers(*mode, settings) {
             Ok(()) => tracing::debug!(mode = mode.as_str(), "Removed what another mode may have left"),
             Err(error) => tracing::warn!(
                 mode = mode.as_str(),
@@ -28,13 +28,12 @@ pub(super) fn clean_up_aside(settings: Settings) {
     }
 }
 
-/// The modes whose rules would act beside ours. Those of iptables mode have names in common with those of ipvs and
-/// userspace mode: these two replace the shared chains by writing them, and clean up the rest themselves.
+/// The modes whose rules would act beside ours.
 fn rivals(mode: Mode) -> &'static [Mode] {
     match mode {
         Mode::Nftables => &[Mode::Userspace, Mode::Ipvs, Mode::Iptables],
         Mode::Iptables => &[Mode::Userspace, Mode::Ipvs, Mode::Nftables],
-        Mode::Ipvs => &[Mode::Userspace, Mode::Nftables],
-        Mode::Userspace => &[Mode::Ipvs, Mode::Nftables],
+        Mode::Ipvs => &[Mode::Userspace, Mode::Iptables, Mode::Nftables],
+        Mode::Userspace => &[Mode::Ipvs, Mode::Iptables, Mode::Nftables],
     }
 }

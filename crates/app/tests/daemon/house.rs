@@ -64,9 +64,15 @@ impl House {
 
     /// The daemon in nftables mode, following the API server, with these arguments on top.
     pub(crate) fn daemon(&self, args: &[&str]) -> Daemon<'_> {
+        self.daemon_in("nftables", args)
+    }
+
+    /// The same in another mode.
+    pub(crate) fn daemon_in(&self, mode: &str, args: &[&str]) -> Daemon<'_> {
+        let mode = format!("--proxy-mode={mode}");
         let kubeconfig = self.api.kubeconfig(self.dir.path()).unwrap();
         let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
-        let mut all = vec!["--proxy-mode=nftables", &kubeconfig];
+        let mut all = vec![mode.as_str(), kubeconfig.as_str()];
         all.extend(ARGS);
         all.extend(args);
         self.start(&all)

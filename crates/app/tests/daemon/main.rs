@@ -376,3 +376,46 @@ fn a_bad_object_and_a_broken_manifest_are_shown_and_spoil_nothing() {
         "{gone:?}"
     );
 }
+
+/// What a mode leaves in a namespace, as far as its programs show it.
+fn traces_of(house: &House, mode: &str) -> bool {
+    let iptables = || house.node.sh("iptables-save; ip6tables-save").unwrap();
+    match mode {
+        "nftables" => house.node.sh("nft list tables").unwrap().contains("kube-proxy"),
+        "iptables" => iptables().contains("KUBE-SVC-"),
+        "userspace" => iptables().contains("KUBE-PORTALS"),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn switching_modes_leaves_nothing_of_the_other_behind() {
+    let house = House::build("daemon-switch");
+    house
+        .api
+        .apply([service("web", "10.96.0.10"), slice("web", "10.244.1.2")])
+        .unwrap();
+    let mut last: Option<&str> = None;
+    for mode in [
+        "nftables",
+        "iptables",
+        "nftables",
+        "userspace",
+        "iptables",
+        "userspace",
+        "nftables",
+    ] {
+        let mut daemon = house.daemon_in(mode, &[]);
+        daemon.wait_synced();
+        assert!(traces_of(&house, mode), "{mode} wrote nothing:\n{}", house.log());
+        if let Some(last) = last {
+            house.wait(&format!("the end of {last} in {mode} mode"), || {
+                !traces_of(&house, last)
+            });
+        }
+        assert!(traces_of(&house, mode), "{mode} took its own rules away");
+        assert_eq!(daemon.terminate(), Some(0));
+        assert!(traces_of(&house, mode), "{mode} left its rules");
+        last = Some(mode);
+    }
+}

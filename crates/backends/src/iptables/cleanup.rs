@@ -34,6 +34,33 @@ const FILTER: [&str; 7] = [
 ];
 const MANGLE: [&str; 1] = [names::CANARY];
 
+/// A mode in force whose rules have names in common with ours: cleaning up beside it leaves those alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    Nothing,
+    Ipvs,
+    Userspace,
+}
+
+impl Beside {
+    fn keeps(self, table: Table, chain: &str) -> bool {
+        match (self, table) {
+            (Beside::Nothing, _) | (_, Table::Mangle) => false,
+            (Beside::Ipvs, Table::Nat) => {
+                [names::SERVICES, names::POSTROUTING, names::MARK_MASQ].contains(&chain)
+            }
+            (Beside::Ipvs, Table::Filter) => chain == names::FORWARD,
+            (Beside::Userspace, Table::Nat | Table::Filter) => {
+                chain.starts_with("KUBE-PORTALS-") || chain.starts_with("KUBE-NODEPORT-")
+            }
+        }
+    }
+
+    fn removes(self, table: Table, chain: &str) -> bool {
+        is_ours(table, chain) && !self.keeps(table, chain)
+    }
+}
+
 /// Whether a chain is one that cleaning up removes.
 pub(super) fn is_ours(table: Table, chain: &str) -> bool {
     match table {
@@ -49,18 +76,18 @@ pub(super) fn is_ours_anywhere(chain: &str) -> bool {
 }
 
 /// Removes everything in both flavours of a family; goes on after a failure and says at the end what is left.
-pub(super) fn cleanup(programs: &Programs, family: Family) -> Result<(), Vec<String>> {
+pub(super) fn cleanup(programs: &Programs, family: Family, beside: Beside) -> Result<(), Vec<String>> {
     let mut left = Vec::new();
     let tool = match programs.find(family, Arc::default()) {
         Ok(tool) => tool,
         Err(iptables::Error::Missing { .. }) => return Ok(()),
         Err(error) => return Err(vec![error.to_string()]),
     };
-    clean(&tool, &mut left);
+    clean(&tool, beside, &mut left);
     match iptables::other_flavour(&tool, is_ours_anywhere) {
         Ok(None) => {}
         Ok(Some(other)) => match other_programs(programs, other.flavour).find(family, Arc::default()) {
-            Ok(tool) => clean(&tool, &mut left),
+            Ok(tool) => clean(&tool, beside, &mut left),
             Err(error) => left.push(error.to_string()),
         },
         Err(error) => left.push(error.to_string()),
@@ -78,7 +105,7 @@ fn other_programs(programs: &Programs, flavour: Flavour) -> Programs {
     }
 }
 
-fn clean(tool: &Iptables, left: &mut Vec<String>) {
+fn clean(tool: &Iptables, beside: Beside, left: &mut Vec<String>) {
     let saved = match tool.save() {
         Ok(saved) => saved,
         Err(error) => return left.push(error.to_string()),
@@ -88,24 +115,24 @@ fn clean(tool: &Iptables, left: &mut Vec<String>) {
         let chains: Vec<&str> = observed
             .chains(table)
             .into_iter()
-            .filter(|chain| is_ours(table, chain))
+            .filter(|chain| beside.removes(table, chain))
             .collect();
         if chains.is_empty() {
             continue;
         }
-        let whole = removal(&observed, table, &chains);
+        let whole = removal(&observed, table, &chains, beside);
         // The nft program takes minutes for very many chains at once; then, and after a failure, go by parts.
         let fits = tool.flavour() == Flavour::Legacy || chains.len() <= super::ops::NFT_CHAINS;
         if !fits || tool.restore(&whole.text()).is_err() {
-            by_parts(tool, &observed, table, &chains, left);
+            by_parts(tool, &observed, table, &chains, beside, left);
         }
     }
 }
 
 /// The rules of other chains that jump to ours, and ours.
-fn removal(observed: &Observed<'_>, table: Table, chains: &[&str]) -> Document {
+fn removal(observed: &Observed<'_>, table: Table, chains: &[&str], beside: Beside) -> Document {
     let mut document = Document::default();
-    for (chain, rule) in jumps(observed, table) {
+    for (chain, rule) in jumps(observed, table, beside) {
         document.remove(table, &Owner::Node, chain, rule);
     }
     chains.iter().for_each(|chain| document.delete(table, chain));
@@ -113,18 +140,29 @@ fn removal(observed: &Observed<'_>, table: Table, chains: &[&str]) -> Document {
 }
 
 /// Jumps from base chains that kube-proxy wrote: they carry its comments.
-fn jumps<'a>(observed: &'a Observed<'a>, table: Table) -> impl Iterator<Item = (&'a str, &'a str)> {
+fn jumps<'a>(
+    observed: &'a Observed<'a>,
+    table: Table,
+    beside: Beside,
+) -> impl Iterator<Item = (&'a str, &'a str)> {
     const BASE: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
     BASE.into_iter().flat_map(move |chain| {
         let rules = observed.chain(table, chain).unwrap_or_default();
-        let ours = move |rule: &&&str| target(rule).is_some_and(|target| is_ours(table, target));
+        let ours = move |rule: &&&str| target(rule).is_some_and(|target| beside.removes(table, target));
         rules.iter().filter(ours).map(move |rule| (chain, *rule))
     })
 }
 
 /// One thing after the other, so that what somebody else still refers to holds nothing else back.
-fn by_parts(tool: &Iptables, observed: &Observed<'_>, table: Table, chains: &[&str], left: &mut Vec<String>) {
-    for (chain, rule) in jumps(observed, table) {
+fn by_parts(
+    tool: &Iptables,
+    observed: &Observed<'_>,
+    table: Table,
+    chains: &[&str],
+    beside: Beside,
+    left: &mut Vec<String>,
+) {
+    for (chain, rule) in jumps(observed, table, beside) {
         let mut document = Document::default();
         document.remove(table, &Owner::Node, chain, rule);
         left.extend(

@@ -21,6 +21,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 
+pub use cleanup::Beside;
 pub use render::Style;
 pub use ruleset::Ruleset;
 
@@ -167,6 +168,29 @@ impl Iptables {
             Some(count.packets)
         };
         [packets(COUNTER_INVALID), packets(COUNTER_LOCALHOST)]
+    }
+
+    /// Removes everything that this mode wrote, except what a mode in force has under the same names.
+    pub fn cleanup_beside(&mut self, beside: Beside) -> Result<(), Error> {
+        let mut left = Vec::new();
+        for family in Family::BOTH {
+            self.sides.get_mut(family).known = None;
+            self.guard.take(family);
+            left.extend(
+                cleanup::cleanup(&self.options.programs, family, beside)
+                    .err()
+                    .into_iter()
+                    .flatten(),
+            );
+        }
+        match left.is_empty() {
+            true => Ok(()),
+            false => Err(Error {
+                attempt: "remove all iptables rules".to_owned(),
+                reason: left.join("; "),
+                kind: ErrorKind::Restore,
+            }),
+        }
     }
 
     fn tool(&mut self, family: Family) -> Result<Tool, Error> {
@@ -318,25 +342,7 @@ impl Backend for Iptables {
     }
 
     fn cleanup(&mut self) -> Result<(), Error> {
-        let mut left = Vec::new();
-        for family in Family::BOTH {
-            self.sides.get_mut(family).known = None;
-            self.guard.take(family);
-            left.extend(
-                cleanup::cleanup(&self.options.programs, family)
-                    .err()
-                    .into_iter()
-                    .flatten(),
-            );
-        }
-        match left.is_empty() {
-            true => Ok(()),
-            false => Err(Error {
-                attempt: "remove all iptables rules".to_owned(),
-                reason: left.join("; "),
-                kind: ErrorKind::Restore,
-            }),
-        }
+        self.cleanup_beside(Beside::Nothing)
     }
 }
 
