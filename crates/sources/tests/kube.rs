@@ -449,7 +449,11 @@ fn garbage_is_named_and_retried_and_deletes_nothing() {
             });
             rig.until("no problems", |rig| rig.problems().is_empty());
             assert_eq!(rig.services(), ["a", "b"]);
-            assert_eq!(rig.mailbox.skipped_count(), 0, "no part of it was taken for an object");
+            assert_eq!(
+                rig.mailbox.skipped_count(),
+                0,
+                "no part of it was taken for an object"
+            );
         }
     }
 }
