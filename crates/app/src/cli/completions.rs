@@ -43,7 +43,7 @@ fn program() -> Command {
             "Ask the running daemon",
             &[own.output, own.socket, own.help],
         ))
-        .subcommand(command("demo", "See it work", &[own.keep, own.help]))
+        .subcommand(command("demo", "See it work", &[own.mode, own.keep, own.help]))
         .subcommand(command("completions", "Print a completion script", &[own.help]).arg(shells))
         .disable_help_subcommand(true)
         .subcommand(command("help", "Show help", &[]))

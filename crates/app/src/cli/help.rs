@@ -114,10 +114,10 @@ pub(super) fn command(name: &str) -> Option<String> {
         ),
         "demo" => (
             "ferry demo [flags]",
-            "Makes network namespaces for a node, a client and two pods, runs the proxy among them, and\n\
+            "Makes network namespaces for a node, a client and three pods, runs the proxy among them, and\n\
              shows requests arriving while a service scales, breaks and heals. Needs root.",
-            vec![COMMAND_FLAGS.keep, COMMAND_FLAGS.help],
-            "  sudo ferry demo\n",
+            vec![COMMAND_FLAGS.mode, COMMAND_FLAGS.keep, COMMAND_FLAGS.help],
+            "  sudo ferry demo\n  sudo ferry demo --mode iptables --keep\n",
             "",
         ),
         "completions" => (

@@ -18,7 +18,7 @@ pub use ferry_model::Protocol;
 pub use parse::parse;
 pub(crate) use version::reported as reported_version;
 
-use crate::config::Settings;
+use crate::config::{Mode, Settings};
 
 /// What the daemon is to do. Everything else was dealt with before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,8 @@ pub struct Status {
 /// `ferry demo`
 #[derive(Debug)]
 pub struct Demo {
+    /// The mode to show.
+    pub mode: Mode,
     /// Leave the namespaces and the proxy running.
     pub keep: bool,
 }

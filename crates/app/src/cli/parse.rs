@@ -10,7 +10,7 @@ use super::{
     Action, Command, Demo, Origin, Output, Plan, Protocol, Status, Stop, Trace, completions, help, version,
 };
 use crate::config::values::{parse_ip, quote, split_host_port};
-use crate::config::{self, Completed, Error, Level, Settings};
+use crate::config::{self, Completed, Error, Level, Mode, Settings};
 use crate::logging;
 
 /// Reads a command line, the program's name first, and the configuration that it names.
@@ -323,10 +323,24 @@ fn status(args: &[String]) -> Result<Command, Stop> {
 }
 
 fn demo(args: &[String]) -> Result<Command, Stop> {
-    let (typed, positional) = command_flags("demo", &[COMMAND_FLAGS.keep, COMMAND_FLAGS.help], args)?;
+    let own = &COMMAND_FLAGS;
+    let (typed, positional) = command_flags("demo", &[own.mode, own.keep, own.help], args)?;
     no_arguments("demo", &positional)?;
+    let mode = match typed.config.mode.as_str() {
+        "" | "nftables" => Mode::Nftables,
+        "iptables" => Mode::Iptables,
+        "userspace" => Mode::Userspace,
+        other => {
+            let why = format!(
+                "invalid argument {} for \"--mode\" flag: the demo knows nftables, iptables and userspace",
+                quote(other)
+            );
+            return Err(refused("demo", &why, false));
+        }
+    };
     logging::init(&logging::Logging::default());
     Ok(Command::Demo(Demo {
+        mode,
         keep: typed.extra.keep,
     }))
 }

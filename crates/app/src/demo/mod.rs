@@ -10,11 +10,10 @@ mod story;
 use anyhow::Context;
 
 use crate::cli;
-use crate::config::Mode;
 
 /// Builds the network, tells the story, cleans up.
 pub fn run(demo: &cli::Demo) -> anyhow::Result<()> {
-    let mut stage = story::Stage::set(Mode::Nftables).context(
+    let mut stage = story::Stage::set(demo.mode).context(
         "the demo makes network namespaces and programs the firewall inside them, which takes root (try sudo)",
     )?;
     stage.play()?;

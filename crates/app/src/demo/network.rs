@@ -37,6 +37,13 @@ impl Network {
             Ok(())
         })??;
         cable(&node, "eth0", NODE, &client, CLIENT).context("wiring the client to the node")?;
+        // Like any node it has a way out; without one the kernel would turn packets for services away before any rule.
+        node.run(|| -> Result<()> {
+            let mut route = Route::open()?;
+            let index = route.set_up("eth0")?;
+            route.add_route(ipnet::Ipv4Net::default().into(), index, Some(CLIENT.into()))?;
+            Ok(())
+        })??;
         let pods = (1..=3)
             .map(|number| Pod::up(&node, number))
             .collect::<Result<_>>()?;

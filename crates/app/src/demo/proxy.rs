@@ -90,7 +90,7 @@ impl Proxy {
                 "--cluster-cidr=10.244.0.0/16",
                 "--conntrack-max-per-core=0",
             ])
-            .args(["--iptables-min-sync-period=0s", "--oom-score-adj=0", "-v=2"])
+            .args(["--iptables-min-sync-period=100ms", "--oom-score-adj=0", "-v=2"])
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);

@@ -125,6 +125,15 @@ impl Stream {
             .unwrap_or_default()
     }
 
+    /// Waits until something was answered since the last [`Stream::take`].
+    pub(super) fn wait_for_answer(&self, limit: Duration) {
+        let start = Instant::now();
+        let answered = || self.answers.lock().is_ok_and(|answers| answers.count() > 0);
+        while !answered() && start.elapsed() < limit {
+            thread::sleep(PACE);
+        }
+    }
+
     pub(super) fn stop(self) -> Answers {
         self.stop.store(true, Ordering::Relaxed);
         // A panic in it would have been printed; its answers so far still count.

@@ -115,18 +115,17 @@ impl Stage {
         }
         title("Someone deletes the proxy's table");
         self.count(&stream.take());
-        let deleted = self
-            .network
-            .node
-            .run(|| nftables::Client::open()?.delete_table(nftables::Family::Ip, "ferry"))??;
+        let deleted = self.network.node.run(|| {
+            nftables::Client::open()?.delete_table(nftables::Family::Ip, ferry_backends::nftables::TABLE)
+        })??;
         ensure!(deleted, "there was no table to delete");
         let healed = ask_until(&self.network.client, SERVICE, SOON, |answer| answer.is_ok())?;
         let Some(time) = healed else {
             bail!("the table was not repaired within {SOON:?}")
         };
         println!("  repaired; a request came through {time:.0?} later");
-        // What was on its way in between met a node without rules: that is the saboteur's doing.
-        thread::sleep(Duration::from_millis(100));
+        // A request that met the node without rules is the saboteur's doing; go on when requests flow again.
+        stream.wait_for_answer(SOON);
         stream.take();
         Ok(())
     }
@@ -186,10 +185,7 @@ impl Stage {
             "  nsenter --net --target {} nft list ruleset               see the node's rules",
             self.proxy.id()
         );
-        println!(
-            "  ferry status --status-socket {}",
-            self.workplace.socket().display()
-        );
+        println!("  ferry status --socket {}", self.workplace.socket().display());
         println!("  edit {}", self.workplace.manifests().join("web.yaml").display());
         for pod in &self.network.pods {
             println!(

@@ -21,6 +21,7 @@ mod tests;
 use ferry_host::nftables::{self as nft, Client, Generation, Monitor};
 use ferry_model::{Family, PerFamily, Plan};
 
+pub use names::TABLE;
 pub use ruleset::Ruleset;
 
 use crate::{Alarm, Applied, Backend, Error, ErrorKind, Repair, Traffic};

@@ -10,7 +10,8 @@ use sha2::{Digest, Sha256};
 
 use super::ruleset::Name;
 
-pub(super) const TABLE: &str = "kube-proxy";
+/// Our table: the name that kube-proxy uses, so that one of the two never works beside the other.
+pub const TABLE: &str = "kube-proxy";
 pub(super) const TABLE_COMMENT: &str = "rules for kube-proxy";
 
 pub(super) const CLUSTER_IPS: &str = "cluster-ips";
