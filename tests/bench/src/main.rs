@@ -45,7 +45,7 @@ struct Args {
     /// The ferry to bench (default: the one beside this program)
     #[arg(long)]
     ferry: Option<PathBuf>,
-    /// Only these parts: model, backend, node, path
+    /// Only these parts: model, backend, plan, node, path
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -72,6 +72,15 @@ fn main() -> Result<()> {
         }
     }
     let ferry = || args.ferry.clone().map_or_else(ferry_netns::program, Ok);
+    if args.wants("plan") {
+        let mut table = Table::new(&["`ferry plan` from an API server", "wall", "peak memory"]);
+        for services in [args.services / 10, args.services] {
+            let (wall, peak) = node::plan(&ferry()?, services, args.endpoints)?;
+            let what = format!("{services} services x {} endpoints", args.endpoints);
+            table.row([what, table::seconds(wall), node::megabytes(peak)]);
+        }
+        show("From nothing to a whole plan", &table);
+    }
     if args.wants("node") {
         for mode in &args.modes {
             let work = node::Work {

@@ -46,7 +46,7 @@ pub(crate) fn bench(work: &Work<'_>, ferry: &Path, peer: Option<&Path>) -> Resul
     Ok(table)
 }
 
-fn megabytes(value: f64) -> String {
+pub(crate) fn megabytes(value: f64) -> String {
     format!("{value:.1} MB")
 }
 
@@ -108,6 +108,36 @@ fn run(work: &Work<'_>, program: &Path) -> Result<Vec<Figure>> {
 }
 
 const SYNC_SUM: &str = "kubeproxy_sync_proxy_rules_duration_seconds_sum";
+
+/// (seconds, peak MB) of `ferry plan`: from the start of the process to a whole plan, printed.
+pub(crate) fn plan(program: &Path, services: u32, endpoints: u32) -> Result<(f64, f64)> {
+    let node = Namespace::new("plan")?;
+    node.ip("addr add 192.0.2.10/32 dev lo")?;
+    let api = Api::start_in(&node, 0)?;
+    api.apply(Cluster { services, endpoints }.objects())?;
+    let dir = tempfile::tempdir()?;
+    let config = api.kubeconfig(dir.path())?;
+    let begin = Instant::now();
+    let mut child = node
+        .command(program)
+        .args(["plan", "--hostname-override=node-a", "--proxy-mode=nftables"])
+        .arg(format!("--kubeconfig={}", config.display()))
+        .stdout(Stdio::null())
+        .spawn()?;
+    let mut peak = 0.0_f64;
+    let status = loop {
+        // the peak of a process can be read only while it lives
+        peak = process::memory(child.id()).map_or(peak, |(_, now)| peak.max(now));
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    if !status.success() {
+        bail!("ferry plan: {status}");
+    }
+    Ok((begin.elapsed().as_secs_f64(), peak))
+}
 
 /// kube-proxy's own command line, unpaced; ferry is also kept off the status socket of the machine.
 pub(crate) fn arguments(mode: &str, api: &Api, dir: &Path, program: &Path) -> Result<Vec<String>> {
