@@ -223,6 +223,8 @@ pub(super) fn excerpt(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn read(json: &str, piece: usize) -> Result<(Vec<String>, String), FrameError> {
@@ -255,6 +257,44 @@ mod tests {
             assert_eq!(envelope["items"], serde_json::json!([]));
             assert_eq!(envelope["metadata"]["items"], serde_json::json!([1]));
             assert_eq!(envelope["more"], serde_json::json!(["items", [3]]));
+        }
+    }
+
+    /// Any JSON value, with the characters that could mislead a reader of brackets.
+    fn value() -> impl Strategy<Value = serde_json::Value> {
+        const TEXT: &str = r#"[a"\\{}\[\],: ü]{0,6}"#;
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<i32>().prop_map(serde_json::Value::from),
+            TEXT.prop_map(serde_json::Value::from),
+        ];
+        leaf.prop_recursive(4, 24, 4, move |inner| {
+            let key = prop_oneof![Just("items".to_owned()), TEXT];
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(serde_json::Value::from),
+                prop::collection::hash_map(key, inner, 0..4)
+                    .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn items_are_what_the_decoder_would_find(
+            items in prop::collection::vec(value(), 0..5),
+            before in value(),
+            after in value(),
+            pretty in any::<bool>(),
+            piece in 1..40_usize,
+        ) {
+            let list = serde_json::json!({"a": before, "items": items, "z": after});
+            let text = if pretty { format!("{list:#}") } else { list.to_string() };
+            let (found, envelope) = read(&text, piece).unwrap();
+            let found: Vec<serde_json::Value> =
+                found.iter().map(|item| serde_json::from_str(item).unwrap()).collect();
+            prop_assert_eq!(found, items);
+            let envelope: serde_json::Value = serde_json::from_str(&envelope).unwrap();
+            prop_assert_eq!(envelope, serde_json::json!({"a": before, "items": [], "z": after}));
         }
     }
 
