@@ -34,13 +34,6 @@ pub fn trace(command: cli::Trace) -> anyhow::Result<()> {
         cli::Protocol::Udp => "udp",
         cli::Protocol::Sctp => "sctp",
     };
-    if command.from.is_ipv4() != command.to.is_ipv4() {
-        bail!(
-            "{} and {} are not of the same IP family",
-            command.from,
-            command.to.ip()
-        );
-    }
     let request = TraceRequest {
         from: command.from,
         to: command.to,

@@ -51,7 +51,7 @@ impl AnyBackend {
             }
             Mode::Userspace => {
                 let config = userspace::Config {
-                    handover: Some(run_directory(settings).join("userspace.sock")),
+                    handover: handover_socket(settings),
                     retired: Some(Arc::clone(retired)),
                     ..userspace_config(settings)
                 };
@@ -156,10 +156,13 @@ fn ipvs_settings(settings: &Settings) -> ipvs::Settings {
 
 fn userspace_config(settings: &Settings) -> userspace::Config {
     userspace::Config {
-        ingress: if settings.userspace.bind {
-            Ingress::Loopback
-        } else {
-            Ingress::Portals
+        ingress: match (
+            settings.userspace.bind,
+            ferry_host::process::may_administer_network(),
+        ) {
+            (false, _) => Ingress::Portals,
+            (true, true) => Ingress::Loopback,
+            (true, false) => Ingress::Mapped,
         },
         bind_address: Some(settings.bind_address),
         ports: settings.userspace.ports.map(|range| range.first..=range.last),
@@ -169,6 +172,18 @@ fn userspace_config(settings: &Settings) -> userspace::Config {
         },
         handover: None,
         retired: None,
+    }
+}
+
+/// Where a successor gets our sockets; nowhere if this process may not write there.
+fn handover_socket(settings: &Settings) -> Option<PathBuf> {
+    let directory = run_directory(settings);
+    match std::fs::create_dir_all(&directory) {
+        Ok(()) => Some(directory.join("userspace.sock")),
+        Err(error) => {
+            tracing::warn!(dir = %directory.display(), err = %error, "No socket for a successor; a restart will cut connections");
+            None
+        }
     }
 }
 

@@ -53,6 +53,9 @@ pub fn run(settings: Settings, action: Action) -> anyhow::Result<()> {
 
 /// Removes the rules of every mode. One that fails does not keep the others from being removed.
 fn cleanup(settings: &Settings) -> anyhow::Result<()> {
+    if !ferry_host::process::may_administer_network() {
+        bail!("removing rules takes the capability CAP_NET_ADMIN; try as root");
+    }
     let failures = backend::cleanup_all(settings);
     for failure in &failures {
         tracing::error!(err = failure, "Encountered error while tearing down rules");

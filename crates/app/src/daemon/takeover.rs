@@ -6,6 +6,9 @@ use super::backend;
 
 /// Removes the leftovers of the modes that cannot share the node with ours. A failure is only logged.
 pub(super) fn clean_up_other_modes(settings: &Settings) {
+    if !ferry_host::process::may_administer_network() {
+        return;
+    }
     for mode in rivals(settings.mode) {
         match backend::cleanup_leftovers(*mode, settings) {
             Ok(()) => tracing::debug!(mode = mode.as_str(), "Removed what another mode may have left"),

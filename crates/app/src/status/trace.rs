@@ -127,12 +127,6 @@ impl fmt::Display for TraceReport {
                     };
                     writeln!(f, "  -> {}{masquerade}", target.address)?;
                 }
-                if let Some(seconds) = self.affinity_seconds {
-                    writeln!(
-                        f,
-                        "a client keeps its endpoint for {seconds} s after its last connection"
-                    )?;
-                }
                 Ok(())
             }
             "drop" => writeln!(f, "dropped: the sender hears nothing"),

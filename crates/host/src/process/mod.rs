@@ -84,6 +84,18 @@ fn numbered(dir: &Path, prefix: &str) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Whether this process may change interfaces, addresses and rules of its network namespace.
+pub fn may_administer_network() -> bool {
+    const CAP_NET_ADMIN: u32 = 12;
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| has_capability(&status, CAP_NET_ADMIN))
+}
+
+fn has_capability(status: &str, number: u32) -> bool {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    effective.is_some_and(|bits| bits & (1 << number) != 0)
+}
+
 /// What this process uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Usage {
@@ -192,6 +204,17 @@ mod tests {
         assert_eq!(online_cpus_below(dir.path()), Some(3));
         assert_eq!(online_cpus_below(&dir.path().join("nothing")), None);
         assert!(online_cpus() >= 1);
+    }
+
+    #[test]
+    fn capabilities_are_read_from_the_effective_set() {
+        let status = |bits: &str| format!("Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t{bits}\n");
+        assert!(has_capability(&status("0000000000001000"), 12));
+        assert!(
+            !has_capability(&status("00000000a80405fb"), 12),
+            "what containers have by default"
+        );
+        assert!(!has_capability("Name:\tx\n", 12));
     }
 
     #[test]
