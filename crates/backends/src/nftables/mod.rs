@@ -8,6 +8,7 @@ mod diff;
 mod image;
 mod lane;
 mod ledger;
+mod localhost;
 mod names;
 mod ops;
 mod render;
@@ -19,6 +20,7 @@ mod watch;
 mod tests;
 
 use ferry_host::nftables::{self as nft, Client, Generation, Monitor};
+use ferry_host::sysctl::Sysctls;
 use ferry_model::{Family, PerFamily, Plan};
 
 pub use names::TABLE;
@@ -26,6 +28,7 @@ pub use ruleset::Ruleset;
 
 use crate::{Alarm, Applied, Backend, Error, ErrorKind, Repair, Traffic};
 use lane::Known;
+use localhost::Relays;
 use ops::Ops;
 use render::Context;
 use watch::{Trouble, Watch};
@@ -76,6 +79,8 @@ pub struct Nftables {
     monitor: Option<Monitor>,
     watch: Option<Watch>,
     lanes: PerFamily<Lane>,
+    sysctls: Sysctls,
+    relays: Relays,
     /// The last transaction that is known to have left our tables as they should be.
     generation: Option<u32>,
 }
@@ -111,6 +116,8 @@ impl Nftables {
             monitor: Some(monitor),
             watch: None,
             lanes: PerFamily::default(),
+            sysctls: Sysctls::default(),
+            relays: Relays::default(),
             generation: None,
         })
     }
@@ -213,6 +220,24 @@ impl Nftables {
         failed(attempt, error)
     }
 
+    /// Lets node ports answer on loopback addresses, where that was asked for. Comes after the rules: they keep
+    /// others away from 127.0.0.0/8, which the kernel guards no more from here on.
+    fn open_localhost(&mut self, plan: &Plan, family: Family, warnings: &mut Vec<String>) {
+        let asked = plan.node().family(family).localhost_node_ports;
+        match family {
+            Family::V4 if asked => {
+                let ensured = self.sysctls.ensure("net/ipv4/conf/all/route_localnet", 1);
+                warnings.extend(
+                    ensured
+                        .err()
+                        .map(|error| format!("node ports are not answered on 127.0.0.1: {error}")),
+                );
+            }
+            Family::V4 => {}
+            Family::V6 => warnings.extend(self.relays.set(&localhost::wanted(plan))),
+        }
+    }
+
     /// Starts to watch, once.
     fn watch(&mut self, warnings: &mut Vec<String>) {
         let Some(monitor) = self.monitor.take() else {
@@ -241,6 +266,7 @@ impl Backend for Nftables {
         };
         let mut warnings = Vec::new();
         self.watch(&mut warnings);
+        self.open_localhost(plan, family, &mut warnings);
         let trouble = trouble.or_else(|| self.watch.as_ref().filter(|_| full)?.take(context.family));
         Ok(Applied {
             full,
@@ -257,6 +283,7 @@ impl Backend for Nftables {
 
     fn cleanup(&mut self) -> Result<(), Error> {
         self.watch = None;
+        self.relays = Relays::default();
         self.monitor = Monitor::open(names::TABLE).ok();
         self.lanes = PerFamily::default();
         for family in [nft::Family::Ip, nft::Family::Ip6] {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod listing;
+mod packets;
 mod random;
 mod repair;
 mod world;

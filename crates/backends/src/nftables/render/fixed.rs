@@ -58,8 +58,7 @@ fn fixed_set(fixed: FixedSet, context: &Context) -> Set {
         FixedSet::NodePortIps => set(
             declare(&[address], None, "IPs that accept NodePort traffic"),
             node_port_addresses(context)
-                .iter()
-                .map(|ip| Element::new(Key::of(Octets::of(*ip).as_slice()), Value::None)),
+                .map(|ip| Element::new(Key::of(Octets::of(ip).as_slice()), Value::None)),
         ),
         FixedSet::Hairpin => set(
             declare(
@@ -136,11 +135,16 @@ fn fixed_set(fixed: FixedSet, context: &Context) -> Set {
     }
 }
 
-fn node_port_addresses(context: &Context) -> &[IpAddr] {
-    match &context.node.node_ports {
+fn node_port_addresses(context: &Context) -> impl Iterator<Item = IpAddr> {
+    let addresses: &[IpAddr] = match &context.node.node_ports {
         NodePorts::All => &[],
         NodePorts::Only(addresses) => addresses,
-    }
+    };
+    let loopback = answers_on_loopback(context);
+    addresses
+        .iter()
+        .copied()
+        .filter(move |address| loopback || !address.is_loopback())
 }
 
 /// Networks as the elements of an interval set: overlapping and adjoining ones become one range.
@@ -262,7 +266,7 @@ fn chains(context: &Context) -> BTreeMap<Name, Chain> {
 /// Where node ports answer on 127.0.0.1, the kernel has been told to route that network, so what comes in from
 /// elsewhere for it must be stopped. IPv6 needs no such telling, and the kernel stops ::1 from outside itself.
 fn loopback_guard(context: &Context) -> Option<Rule> {
-    let guarded = context.family == Family::Ip && context.node.localhost_node_ports;
+    let guarded = answers_on_loopback(context);
     let loopback = Statement::Within {
         side: Side::Destination,
         net: loopback(context.family),
@@ -280,6 +284,11 @@ fn loopback_guard(context: &Context) -> Option<Rule> {
             "nobody else reaches loopback addresses",
         )
     })
+}
+
+/// Whether rules translate connections to loopback addresses. For `::1` they cannot: see [`crate::nftables`]'s relays.
+fn answers_on_loopback(context: &Context) -> bool {
+    context.family == Family::Ip && context.node.localhost_node_ports
 }
 
 fn loopback(family: Family) -> IpNet {
@@ -304,7 +313,7 @@ fn node_port_address(context: &Context, ask_routes: bool) -> Vec<Statement> {
                 net: loopback(context.family),
                 not: true,
             };
-            let outside = (!context.node.localhost_node_ports).then_some(outside);
+            let outside = (!answers_on_loopback(context)).then_some(outside);
             local.into_iter().chain(outside).collect()
         }
     }
