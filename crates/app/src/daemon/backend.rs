@@ -28,6 +28,9 @@ pub(super) enum AnyBackend {
     Userspace(Box<Userspace>),
 }
 
+/// kube-proxy's way past its check of the kernel's version.
+const SKIP_KERNEL_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
+
 impl AnyBackend {
     /// Opens the backend of the configured mode: checks what it needs and sets its kernel parameters, but writes no
     /// rule yet. `retired` is called when another process has taken over.
@@ -46,6 +49,7 @@ impl AnyBackend {
                 let options = nftables::Options {
                     masquerade_bit: settings.masquerade_bit,
                     counters: settings.traffic_counters,
+                    check_kernel: std::env::var_os(SKIP_KERNEL_CHECK).is_none_or(|value| value.is_empty()),
                 };
                 Self::Nftables(Box::new(Nftables::new(options, Arc::clone(alarm))?))
             }

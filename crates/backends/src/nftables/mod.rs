@@ -43,13 +43,19 @@ pub struct Options {
     pub masquerade_bit: u8,
     /// Whether elements count new connections. Costs kernel memory: a counter for each CPU in each element.
     pub counters: bool,
+    /// Whether to refuse a kernel on which rules of this kind are known to fail.
+    pub check_kernel: bool,
 }
+
+/// The first kernel that this mode works on, for kube-proxy and for us.
+const OLDEST_KERNEL: (u32, u32) = (5, 13);
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             masquerade_bit: 14,
             counters: false,
+            check_kernel: true,
         }
     }
 }
@@ -106,6 +112,14 @@ impl Nftables {
     /// when somebody else changes the table; the next `apply` then repairs it.
     pub fn new(options: Options, alarm: Alarm) -> Result<Self, Error> {
         let attempt = || "open nf_tables".to_owned();
+        if options.check_kernel && nft::kernel_version().is_some_and(|version| version < OLDEST_KERNEL) {
+            let reason = "kube-proxy in nftables mode requires kernel 5.13 or later".to_owned();
+            return Err(Error {
+                attempt: attempt(),
+                reason,
+                kind: ErrorKind::Unsupported,
+            });
+        }
         let mut client = Client::open().map_err(|error| failed(attempt(), &error))?;
         client.generation().map_err(|error| failed(attempt(), &error))?;
         let monitor = Monitor::open(names::TABLE).map_err(|error| failed(attempt(), &error))?;
@@ -137,23 +151,32 @@ impl Nftables {
             return Ok(None);
         };
         let mut generation = self.generation;
-        loop {
+        for attempt in 1.. {
             match self.client.commit(ops.batch(context.family, generation)) {
                 Ok(()) => {
                     if !ops.is_empty() {
-                        self.generation = generation.map(Generation::next);
+                        self.generation = self.generation_after(generation);
                     }
                     return Ok(Some(ops));
                 }
-                Err(nft::Error::Outdated) => {
-                    generation = self.harmless_generation();
-                    if generation.is_none() {
-                        self.lanes.get_mut(family).known = None;
-                        return Ok(None);
-                    }
-                }
+                Err(nft::Error::Outdated) => match self.harmless_generation() {
+                    // Others are busy with their own tables; they need not wait for us, nor we for them.
+                    Some(_) if attempt >= ATTEMPTS => generation = None,
+                    Some(now) => generation = Some(now),
+                    None => break,
+                },
                 Err(error) => return Err(self.forget(family, &ops, &error)),
             }
+        }
+        self.lanes.get_mut(family).known = None;
+        Ok(None)
+    }
+
+    /// The generation that a commit has made: the one after that which it was bound to, or whatever is there now.
+    fn generation_after(&mut self, bound: Option<u32>) -> Option<u32> {
+        match bound {
+            Some(bound) => Some(Generation::next(bound)),
+            None => self.client.generation().ok().map(|now| now.id),
         }
     }
 
@@ -267,7 +290,15 @@ impl Backend for Nftables {
         let mut warnings = Vec::new();
         self.watch(&mut warnings);
         self.open_localhost(plan, family, &mut warnings);
-        let trouble = trouble.or_else(|| self.watch.as_ref().filter(|_| full)?.take(context.family));
+        // What was heard up to our own transaction was looked at with everything else; what came later was not.
+        let heeded = || {
+            self.watch
+                .as_ref()
+                .zip(self.generation)
+                .filter(|_| full && was_known)
+        };
+        let trouble =
+            trouble.or_else(|| heeded().and_then(|(watch, until)| watch.take_until(context.family, until)));
         Ok(Applied {
             full,
             added: ops.additions(),

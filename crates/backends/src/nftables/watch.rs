@@ -64,6 +64,8 @@ impl Watch {
             state.heard = now.id;
             if generation != Some(now.id) {
                 state.trouble = [Some(Trouble::default()), Some(Trouble::default())];
+                drop(state);
+                alarm();
             }
         }
         let port = client.port();
@@ -86,6 +88,12 @@ impl Watch {
     /// What others did to a family's table since the last call.
     pub(super) fn take(&self, family: Family) -> Option<Trouble> {
         self.board.state().trouble[index(family)].take()
+    }
+
+    /// The same, but only if nothing was heard of since this generation.
+    pub(super) fn take_until(&self, family: Family, generation: u32) -> Option<Trouble> {
+        let mut state = self.board.state();
+        reached(generation, state.heard).then(|| state.trouble[index(family)].take())?
     }
 
     /// Whether no transaction up to this one touched the table. Waits a little for it to be heard of.

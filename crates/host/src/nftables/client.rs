@@ -37,6 +37,16 @@ impl Error {
     }
 }
 
+/// The running kernel's version, as far as rules depend on it: `(6, 1)` for `6.1.0-25-amd64`.
+pub fn kernel_version() -> Option<(u32, u32)> {
+    parse_version(rustix::system::uname().release().to_str().ok()?)
+}
+
+fn parse_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
 /// The number of the last transaction and who made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generation {
@@ -240,5 +250,19 @@ impl Client {
             }
         }
         Err(netlink::Error::Interrupted.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_release_names() {
+        assert_eq!(parse_version("6.1.0-25-amd64"), Some((6, 1)));
+        assert_eq!(parse_version("5.15"), Some((5, 15)));
+        assert_eq!(parse_version("5.15-rc1+"), Some((5, 15)));
+        assert_eq!(parse_version("strange"), None);
+        assert!(kernel_version().is_some());
     }
 }

@@ -14,7 +14,7 @@ mod userdata;
 
 pub use batch::{Batch, Object};
 pub use bytes::{Bytes, Data, Key};
-pub use client::{Client, Counter, Error, Generation, TableInfo};
+pub use client::{Client, Counter, Error, Generation, TableInfo, kernel_version};
 pub use expr::{CtKey, Expr, FibFlags, MetaKey, Op, PayloadBase, Register, Verdict};
 pub use monitor::{Change, Monitor, Received, Transaction};
 pub use set::{DataType, Element, Field, SetDecl, Value};
