@@ -72,8 +72,19 @@ impl Document {
     /// Makes a chain hold these rules and no others.
     pub(super) fn chain(&mut self, table: Table, owner: &Owner, name: &str, rules: &[String]) {
         self.declare(table, owner, name);
+        self.added += rules.len();
+        self.written[table as usize] += rules.len();
+        let text = text_of(&mut self.section(table).rules, owner);
+        text.reserve(
+            rules
+                .iter()
+                .map(|rule| name.len() + rule.len() + "-A  \n".len())
+                .sum(),
+        );
         for rule in rules {
-            self.append(table, owner, name, rule);
+            ["-A ", name, " ", rule, "\n"]
+                .iter()
+                .for_each(|part| text.push_str(part));
         }
     }
 
@@ -236,20 +247,20 @@ impl Document {
 }
 
 fn push(pieces: &mut Vec<Piece>, owner: &Owner, parts: &[&str]) {
-    let piece = match pieces.last_mut().filter(|last| last.owner == *owner) {
-        Some(last) => last,
-        None => {
-            pieces.push(Piece {
-                owner: owner.clone(),
-                text: String::new(),
-            });
-            match pieces.last_mut() {
-                Some(last) => last,
-                None => return,
-            }
-        }
-    };
-    parts.iter().for_each(|part| piece.text.push_str(part));
+    let text = text_of(pieces, owner);
+    parts.iter().for_each(|part| text.push_str(part));
+}
+
+/// The text to which this owner's next lines go.
+fn text_of<'a>(pieces: &'a mut Vec<Piece>, owner: &Owner) -> &'a mut String {
+    if pieces.last().is_none_or(|last| last.owner != *owner) {
+        pieces.push(Piece {
+            owner: owner.clone(),
+            text: String::new(),
+        });
+    }
+    let last = pieces.len() - 1;
+    &mut pieces[last].text
 }
 
 #[cfg(test)]

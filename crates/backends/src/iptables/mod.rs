@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_host::iptables::{Flavour, Iptables as Tool, Other, Version, Writers, other_flavour};
+use ferry_host::iptables::{Flavour, Iptables as Tool, Other, Writers, other_flavour};
 use ferry_host::nfacct::Nfacct;
 use ferry_host::sysctl::Sysctls;
 use ferry_model::{Family, PerFamily, Plan};
@@ -136,20 +136,6 @@ impl Iptables {
         }
     }
 
-    /// Whether programs and kernel can do NAT in this family.
-    pub fn supports(&mut self, family: Family) -> bool {
-        self.tool(family).is_ok_and(|tool| tool.present())
-    }
-
-    /// Which programs are used: `iptables 1.8.9 (nft)`.
-    pub fn program(&mut self, family: Family) -> Result<(String, Version), Error> {
-        let tool = self.tool(family)?;
-        Ok((
-            format!("{} {} ({})", tool.ip(), tool.version(), tool.flavour()),
-            tool.version(),
-        ))
-    }
-
     /// Chains of ours, or of kube-proxy, in the flavour that is not used: they are in force too, and whoever looks
     /// with the plain programs does not see them.
     pub fn mixed(&mut self) -> Vec<Other> {
@@ -158,16 +144,6 @@ impl Iptables {
             other_flavour(&tool, cleanup::is_ours_anywhere).ok().flatten()
         };
         Family::BOTH.into_iter().filter_map(found).collect()
-    }
-
-    /// Packets counted by the kernel's own counters: dropped as invalid, accepted for node ports on loopback
-    /// addresses. `None` where there is no such counter.
-    pub fn counted(&mut self) -> [Option<u64>; 2] {
-        let mut packets = |name| {
-            let count = self.nfacct.as_mut()?.get(name).ok().flatten()?;
-            Some(count.packets)
-        };
-        [packets(COUNTER_INVALID), packets(COUNTER_LOCALHOST)]
     }
 
     /// Removes everything that this mode wrote, except what a mode in force has under the same names.
