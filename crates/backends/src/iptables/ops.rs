@@ -9,7 +9,7 @@ use super::ruleset::Chain;
 pub(super) const DELETIONS: usize = 64;
 
 /// Chains in one document for the nft program, whose time grows with the square of their number.
-pub(super) const NFT_CHAINS: usize = 2000;
+pub(super) const NFT_CHAINS: usize = 1000;
 
 /// What has to be done. Nothing in it depends on the order of services.
 #[derive(Debug, Default)]
