@@ -14,7 +14,7 @@ use crate::sync::{Signal, Stop};
 /// How long until a port that was taken is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 /// How long the last event of a dying daemon may take.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// What happens when a server cannot be opened.
 #[derive(Debug, Clone)]
