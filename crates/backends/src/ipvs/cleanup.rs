@@ -59,11 +59,9 @@ fn remove_virtual_servers(record: &Record) -> Result<(), Error> {
     for family in Family::BOTH {
         let entries = observe::entries(&mut ipset, family)?;
         let addresses = observe::Addresses::observe(&mut route, family)?;
-        let ours = observe::own_virtuals(&mut ipvs, family, &entries, &addresses.ours, &recorded)?;
-        let changes: Vec<Change> = ours
-            .iter()
-            .map(|service| Change::RemoveService(service.at))
-            .collect();
+        let all = ipvs.services()?;
+        let ours = observe::ours(&all, family, &entries, &addresses.ours, &recorded);
+        let changes: Vec<Change> = ours.map(Change::RemoveService).collect();
         ipvs.run(&changes)?;
     }
     Ok(())

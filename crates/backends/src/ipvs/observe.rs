@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ferry_host::ipset::{Entry, Ipset};
-use ferry_host::ipvs::{Ipvs, Virtual};
+use ferry_host::ipvs::{Ipvs, Service, Virtual};
 use ferry_host::route::{Address, Route};
 use ferry_model::{Family, NodePlan, NodePorts};
 use ipnet::IpNet;
@@ -85,20 +85,18 @@ pub(super) fn entries(ipset: &mut Ipset, family: Family) -> Result<BTreeSet<(Set
     Ok(found)
 }
 
-/// The virtual servers of a family that are ours.
-pub(super) fn own_virtuals(
-    ipvs: &mut Ipvs,
+/// Those of all virtual servers that are of a family and ours.
+pub(super) fn ours<'a>(
+    all: &'a [Service],
     family: Family,
     entries: &BTreeSet<(Set, Entry)>,
     on_our_device: &BTreeSet<IpAddr>,
     node_ports: &NodePortAddresses,
-) -> Result<Vec<ferry_host::ipvs::Service>, Error> {
+) -> impl Iterator<Item = Virtual> {
     let in_set = |entry: &(Set, Entry)| entries.contains(entry);
-    let mut services = ipvs.services()?;
-    services.retain(|service| {
-        Family::of(service.at.address) == family && is_ours(&service.at, &in_set, on_our_device, node_ports)
-    });
-    Ok(services)
+    all.iter()
+        .map(|service| service.at)
+        .filter(move |at| Family::of(at.address) == family && is_ours(at, &in_set, on_our_device, node_ports))
 }
 
 /// How everything is that concerns us, and how it differs from what is wanted: all that is there, and all that should be.
@@ -112,19 +110,13 @@ pub(super) fn before(
     want: &Ruleset,
 ) -> Result<Before, Error> {
     let entries = entries(ipset, family)?;
-    let ours = own_virtuals(ipvs, family, &entries, &addresses.ours, node_ports)?;
-    let all: BTreeMap<Virtual, _> = ipvs
-        .services()?
-        .into_iter()
-        .map(|service| (service.at, service))
-        .collect();
+    let services = ipvs.services()?;
+    let all: BTreeMap<Virtual, &Service> = services.iter().map(|service| (service.at, service)).collect();
     let mut before = Before::default();
     // What is wanted is ours from now on, whoever made it.
     let wanted = want.virtuals().map(|(at, _)| *at);
-    let leftover = ours
-        .iter()
-        .map(|service| service.at)
-        .filter(|at| !is_excluded(at, excluded));
+    let ours = ours(&services, family, &entries, &addresses.ours, node_ports);
+    let leftover = ours.filter(|at| !is_excluded(at, excluded));
     for at in wanted.chain(leftover) {
         let have = match all.get(&at) {
             Some(service) => {
@@ -134,7 +126,7 @@ pub(super) fn before(
                     .map(|state| (state.server.at, state.server.weight))
                     .collect();
                 Some(Have {
-                    service: service.clone(),
+                    service: (*service).clone(),
                     servers,
                 })
             }
