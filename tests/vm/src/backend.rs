@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_backends::iptables::{self, Iptables};
 use ferry_backends::ipvs::{IpvsBackend, Settings, cleanup, leftovers};
 use ferry_backends::{Applied, Backend};
 use ferry_lab::netns::Namespace;
@@ -30,6 +32,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     ("backend::kernel_parameters_and_timeouts_are_set", parameters),
     ("backend::a_failure_is_made_good_by_the_next_apply", failure),
+    ("backend::modes_take_over_from_each_other", switching),
     ("backend::cleanup_removes_ours_and_nothing_else", clean),
 ];
 
@@ -106,11 +109,13 @@ fn full_planner() -> Planner {
     planner
 }
 
+/// KUBE-FIREWALL is left out: the kubelet has a share in it, so nobody removes it.
 fn state() -> String {
-    sh(
-        "ipvsadm -S -n | sort; ipset save | sort; iptables-save | grep KUBE | sed 's/\\[.*//'; \
-        ip6tables-save | grep KUBE | sed 's/\\[.*//'; ip -o addr show dev kube-ipvs0",
-    )
+    let rules = "grep KUBE | grep -v KUBE-FIREWALL | sed 's/\\[.*//'";
+    sh(&format!(
+        "ipvsadm -S -n | sort; ipset save | sort; iptables-save | {rules}; ip6tables-save | {rules}; \
+         ip -o addr show dev kube-ipvs0"
+    ))
 }
 
 /// Interface numbers differ after the interface was made again, and so may the order of its addresses.
@@ -425,5 +430,45 @@ fn clean() {
         backend.cleanup().unwrap();
         apply(&mut backend, &planner);
         assert!(leftovers().unwrap());
+    });
+}
+
+fn switching() {
+    on_a_node(|| {
+        let planner = full_planner();
+        apply(&mut open(), &planner);
+        let fresh = state();
+        cleanup(Path::new("/run/ferry")).unwrap();
+
+        let mut iptables = Iptables::new(iptables::Options::default(), Arc::new(|| {}));
+        let mut apply_iptables = || {
+            for family in Family::BOTH {
+                iptables.apply(planner.plan(), family).unwrap();
+            }
+        };
+        apply_iptables();
+        assert!(sh("iptables-save").contains("KUBE-SVC-"));
+        apply(&mut open(), &planner);
+        assert_same(&state(), &fresh, "ipvs mode after iptables mode");
+
+        // The other way: the new rules are in force before the old ones go.
+        let mut iptables = Iptables::new(iptables::Options::default(), Arc::new(|| {}));
+        for family in Family::BOTH {
+            iptables.apply(planner.plan(), family).unwrap();
+        }
+        cleanup(Path::new("/run/ferry")).unwrap();
+        assert!(!leftovers().unwrap());
+        assert_eq!(sh("ipvsadm -S -n; ipset save"), "");
+        let rules = sh("iptables-save");
+        assert!(
+            !rules.contains("KUBE-IPVS-") && !rules.contains("match-set"),
+            "{rules}"
+        );
+        let saved = sh("iptables-save | grep KUBE | sed 's/\\[.*//'");
+        for family in Family::BOTH {
+            let again = iptables.apply(planner.plan(), family).unwrap();
+            assert_eq!(again.repaired, [], "cleaning up broke nothing");
+        }
+        assert_eq!(sh("iptables-save | grep KUBE | sed 's/\\[.*//'"), saved);
     });
 }
