@@ -33,12 +33,12 @@ fn add(planner: &mut Planner, range: std::ops::Range<usize>) {
     }
 }
 
-/// The median of some changes of an endpoint.
+/// The quickest and the median of some changes of an endpoint.
 fn change_time(
     planner: &mut Planner,
     backend: &mut ferry_backends::ipvs::IpvsBackend,
     services: usize,
-) -> Duration {
+) -> (Duration, Duration) {
     let mut times: Vec<Duration> = (0..CHANGES)
         .map(|round| {
             let service = nth(round * services / CHANGES);
@@ -54,26 +54,34 @@ fn change_time(
         })
         .collect();
     times.sort();
-    times[CHANGES / 2]
+    (times[0], times[CHANGES / 2])
 }
 
 fn flat() {
-    Namespace::new("scale").unwrap().run(|| {
-        let (mut planner, mut backend) = (planner(), open());
-        add(&mut planner, 0..FEW);
-        apply(&mut backend, &planner);
-        let few = change_time(&mut planner, &mut backend, FEW);
-        add(&mut planner, FEW..MANY);
-        let begun = Instant::now();
-        apply(&mut backend, &planner);
-        let load = begun.elapsed();
-        let many = change_time(&mut planner, &mut backend, MANY);
-        println!("     {FEW} services: a change takes {few:?}; {MANY}: {many:?} (loading the rest took {load:?})");
-        // Hash tables grow colder, and an emulated machine is noisy; twenty times the services would be twenty times.
-        assert!(many < few * 4 + Duration::from_millis(2), "{few:?} with {FEW} services, {many:?} with {MANY}");
-        let begun = Instant::now();
-        let adopted = apply(&mut open(), &planner);
-        println!("     a new process compares everything in {:?}", begun.elapsed());
-        assert_eq!((adopted.added, adopted.removed), (0, 0));
-    }).unwrap();
+    Namespace::new("scale").unwrap().run(measure).unwrap();
+}
+
+fn measure() {
+    let (mut planner, mut backend) = (planner(), open());
+    add(&mut planner, 0..FEW);
+    apply(&mut backend, &planner);
+    let few = change_time(&mut planner, &mut backend, FEW);
+    add(&mut planner, FEW..MANY);
+    let begun = Instant::now();
+    apply(&mut backend, &planner);
+    let load = begun.elapsed();
+    let many = change_time(&mut planner, &mut backend, MANY);
+    println!("     {FEW} services: a change takes {few:?} (quickest, median)");
+    println!("     {MANY} services: {many:?}; loading the rest took {load:?}");
+    // An emulated machine on a busy host is noisy, so the quickest counts: were the cost that of all services, it would
+    // be twenty times as high.
+    let limit = few.0 * 4 + Duration::from_millis(2);
+    assert!(
+        many.0 < limit,
+        "{few:?} with {FEW} services, {many:?} with {MANY}"
+    );
+    let begun = Instant::now();
+    let adopted = apply(&mut open(), &planner);
+    println!("     a new process compares everything in {:?}", begun.elapsed());
+    assert_eq!((adopted.added, adopted.removed), (0, 0));
 }
