@@ -8,12 +8,22 @@ use std::time::Instant;
 /// The package whose program holds the tier's cases.
 const PACKAGE: &str = "ferry-vm-tests";
 
+/// Programs are started dozens of times, so they are read through the share once and then run from memory. Waits are made
+/// for real machines; an emulated one gets more patience.
+const START: &str = "cp \"$0\" \"$1\" /tmp/ && shift && FERRY_LAB_SLOW=4 exec /tmp/ferry-vm-tests \"$@\"";
+
 pub(super) fn run(machine: &Machine, filter: Option<&str>) -> Result<u8> {
     shell::run(shell::cargo().args(["build", "--package", PACKAGE, "--package", "ferry-app"]))?;
-    let program = shell::target_dir().join("debug").join(PACKAGE);
-    // Waits are made for real machines; an emulated one gets more patience.
-    let mut command = vec!["env".to_owned(), "FERRY_LAB_SLOW=4".to_owned()];
-    command.push(program.to_string_lossy().into_owned());
+    let built = |name: &str| {
+        shell::target_dir()
+            .join("debug")
+            .join(name)
+            .to_string_lossy()
+            .into_owned()
+    };
+    let mut command: Vec<String> = ["sh", "-c", START, &built("ferry"), &built(PACKAGE)]
+        .map(str::to_owned)
+        .into();
     command.extend(filter.map(str::to_owned));
     let begun = Instant::now();
     let code = engine::run(machine, &shell::root(), &command)?;
