@@ -25,8 +25,12 @@ fn probe(from: &str, to: &str, proto: Proto) -> Result<Probe> {
     Ok(Probe::new(from, to.parse()?, 80, proto))
 }
 
-/// Streams from every kind of client, over both protocols and families.
-fn streams(stage: &Stage) -> Result<Vec<(String, Stream)>> {
+/// Long enough for any machine that is merely slow. TCP tries again in this time; a datagram that was lost stays
+/// lost, and shows it.
+const PATIENT: Duration = Duration::from_secs(5);
+
+/// Streams from every kind of client, over both protocols and families. `limit` is how long each shot waits.
+fn streams(stage: &Stage, limit: Option<Duration>) -> Result<Vec<(String, Stream)>> {
     let kinds = [
         ("pod2", VIP, Proto::Tcp),
         ("pod2", VIP, Proto::Udp),
@@ -36,7 +40,9 @@ fn streams(stage: &Stage) -> Result<Vec<(String, Stream)>> {
         ("client", VIP_V6, Proto::Udp),
     ];
     let start = |(from, to, proto): (&str, &str, Proto)| {
-        let stream = Stream::start(stage.network(), probe(from, to, proto)?, PAUSE)?;
+        let mut probe = probe(from, to, proto)?;
+        probe.limit = limit;
+        let stream = Stream::start(stage.network(), probe, PAUSE)?;
         Ok((format!("{from} -> {to}/{proto}"), stream))
     };
     kinds.into_iter().map(start).collect()
@@ -86,7 +92,7 @@ fn settle(stage: &Stage, want: &Answer) -> Result<()> {
 pub fn no_endpoint_one_endpoint(mode: Mode) -> Result<()> {
     let mut stage = stage(mode, &dual_stack_service(&[], &[]))?;
     settle(&stage, &Answer::Refused)?;
-    let traffic = streams(&stage)?;
+    let traffic = streams(&stage, Some(PATIENT))?;
     // (from, to, answer): whatever was sent and answered between the two has that answer
     let mut calm: Vec<(Instant, Instant, Answer)> = Vec::new();
     for round in 0..10 {
@@ -135,7 +141,7 @@ pub fn scaling(mode: Mode) -> Result<()> {
     ];
     let mut stage = stage(mode, &dual_stack_service(pools[0].0, pools[0].1))?;
     settle(&stage, &Answer::Ok)?;
-    let traffic = streams(&stage)?;
+    let traffic = streams(&stage, Some(PATIENT))?;
     for (v4, v6) in pools.iter().cycle().take(18) {
         stage.change(&slices(v4, v6), &[])?;
         std::thread::sleep(Duration::from_millis(60));
@@ -161,7 +167,7 @@ pub fn restart(mode: Mode) -> Result<()> {
         talk("node", VIP)?,
         talk("client", VIP_V6)?,
     ];
-    let traffic = streams(&stage)?;
+    let traffic = streams(&stage, Some(PATIENT))?;
     for gently in [true, false, true] {
         if gently {
             stage.stop_proxy()?;
@@ -193,7 +199,7 @@ pub fn flush(mode: Mode) -> Result<()> {
     };
     let stage = stage(mode, &dual_stack_service(&[POD1], &[POD1_V6]))?;
     settle(&stage, &Answer::Ok)?;
-    let traffic = streams(&stage)?;
+    let traffic = streams(&stage, None)?;
     std::thread::sleep(Duration::from_millis(300));
     stage.network().node().sh(flush)?;
     let flushed = Instant::now();
