@@ -61,7 +61,6 @@ pub struct Batch {
     /// What each message is about, where it starts; its sequence number is its index.
     messages: Vec<(usize, Object)>,
     set_id: u32,
-    rule_index: usize,
     elements: usize,
 }
 
@@ -74,7 +73,6 @@ impl Batch {
             writer: Writer::with_capacity(4096),
             messages: Vec::new(),
             set_id: 0,
-            rule_index: 0,
             elements: 0,
         };
         batch.messages.push((0, Object::Transaction));
@@ -160,7 +158,6 @@ impl Batch {
     pub fn add_rules<'a>(&mut self, chain: &Arc<str>, rules: impl IntoIterator<Item = &'a Rule>) {
         let table = self.table.clone();
         for (index, rule) in rules.into_iter().enumerate() {
-            self.rule_index = index;
             let object = Object::Rule {
                 chain: Arc::clone(chain),
                 index,
