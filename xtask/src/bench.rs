@@ -8,12 +8,18 @@ use crate::{packages, shell};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Passed on to the bench program; `-- --help` tells what it takes (sizes, modes, `--peer KUBE-PROXY`)
+    /// Passed on to the bench program; `-- --help` tells what it takes (sizes, modes, `--peer KUBE-PROXY`).
+    /// `userspace` first runs the relay beside haproxy and nginx instead; both have to be installed
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if let [first, rest @ ..] = args.rest.as_slice()
+        && first == "userspace"
+    {
+        return userspace(rest);
+    }
     packages::ensure()?;
     shell::run(shell::cargo().args([
         "build",
@@ -25,4 +31,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ]))?;
     let program = shell::target_dir().join("release/ferry-bench");
     shell::run(Command::new(program).args(&args.rest))
+}
+
+/// The relay of userspace mode beside other relays.
+fn userspace(rest: &[String]) -> Result<()> {
+    let example = [
+        "--release",
+        "--package",
+        "ferry-backends",
+        "--example",
+        "relay_bench",
+    ];
+    shell::run(shell::cargo().arg("run").args(example).arg("--").args(rest))
 }

@@ -104,30 +104,44 @@ pub(crate) fn throughput(port: u16, clients: usize, time: Duration) -> Result<u6
     })
 }
 
-/// Opens `count` connections, calls `meanwhile` when all are open and have answered, and asks each of them again.
-pub(crate) fn hold(port: u16, count: usize, meanwhile: impl FnOnce() -> Result<()>) -> Result<Duration> {
+/// Opens `count` connections, with something done half way, calls `meanwhile` when all are open and have answered, and
+/// asks each of them again.
+pub(crate) fn hold(
+    port: u16,
+    count: usize,
+    halfway: impl FnOnce() -> Result<()>,
+    meanwhile: impl FnOnce() -> Result<()>,
+) -> Result<Duration> {
     runtime()?.block_on(async {
-        let (start, opening) = (Instant::now(), Arc::new(Semaphore::new(256)));
-        let mut tasks = Vec::new();
-        for _ in 0..count {
-            let permit = opening.clone().acquire_owned().await?;
-            tasks.push(tokio::spawn(async move {
-                let mut stream = ask(port, 0).await?;
-                ping(&mut stream).await?;
-                drop(permit);
-                anyhow::Ok(stream)
-            }));
-        }
-        let mut streams = Vec::new();
-        for task in tasks {
-            streams.push(task.await??);
-        }
+        let start = Instant::now();
+        let mut streams = open(port, count / 2).await?;
+        halfway()?;
+        streams.extend(open(port, count - count / 2).await?);
         meanwhile()?;
         for stream in &mut streams {
             ping(stream).await?;
         }
         Ok(start.elapsed())
     })
+}
+
+async fn open(port: u16, count: usize) -> Result<Vec<TcpStream>> {
+    let opening = Arc::new(Semaphore::new(256));
+    let mut tasks = Vec::new();
+    for _ in 0..count {
+        let permit = opening.clone().acquire_owned().await?;
+        tasks.push(tokio::spawn(async move {
+            let mut stream = ask(port, 0).await?;
+            ping(&mut stream).await?;
+            drop(permit);
+            anyhow::Ok(stream)
+        }));
+    }
+    let mut streams = Vec::new();
+    for task in tasks {
+        streams.push(task.await??);
+    }
+    Ok(streams)
 }
 
 async fn ping(stream: &mut TcpStream) -> Result<()> {

@@ -17,14 +17,15 @@ use clients::{Rate, hold, rate, throughput};
 use peers::{Kind, Peer};
 
 const BACKEND: u16 = 7000;
+const FRONTENDS: u16 = 7100;
 const HELP: &str = "\
-relay_bench [--rounds N] [--seconds N] [--hold N]    compare with haproxy and nginx (both have to be installed)
+relay_bench [--rounds N] [--slice MS] [--hold N]    compare with haproxy and nginx (both have to be installed)
 relay_bench --hold-only N                            only hold N connections
 ";
 
 struct Options {
     rounds: usize,
-    seconds: u64,
+    slice: u64,
     hold: usize,
     hold_only: bool,
 }
@@ -49,9 +50,9 @@ fn main() -> Result<()> {
 
 fn options(words: &[&str]) -> Result<Option<Options>> {
     let mut options = Options {
-        rounds: 3,
-        seconds: 3,
-        hold: 9900,
+        rounds: 12,
+        slice: 700,
+        hold: 10_000,
         hold_only: false,
     };
     let mut words = words.iter();
@@ -62,7 +63,7 @@ fn options(words: &[&str]) -> Result<Option<Options>> {
         };
         match *word {
             "--rounds" => options.rounds = number()?,
-            "--seconds" => options.seconds = number()? as u64,
+            "--slice" => options.slice = number()? as u64,
             "--hold" => options.hold = number()?,
             "--hold-only" => {
                 options.hold = number()?;
@@ -78,6 +79,7 @@ fn options(words: &[&str]) -> Result<Option<Options>> {
 /// What one proxy did in all rounds.
 struct Column {
     kind: Kind,
+    peer: Peer,
     rates: Vec<Rate>,
     bytes: Vec<f64>,
     /// Processor time per connection and per gigabyte.
@@ -102,6 +104,8 @@ fn compare(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// All proxies are up at once and get their slices of work in turns: what else the machine does meanwhile hurts all of
+/// them alike.
 fn speed(options: &Options) -> Result<()> {
     let kinds = [
         Kind::Direct,
@@ -110,40 +114,51 @@ fn speed(options: &Options) -> Result<()> {
         Kind::HaproxySplice,
         Kind::Nginx,
     ];
-    let mut columns: Vec<Column> = Vec::new();
-    for kind in kinds {
+    let mut columns = Vec::new();
+    for (number, kind) in kinds.into_iter().enumerate() {
+        let peer = Peer::start(kind, FRONTENDS + number as u16, BACKEND)?;
         columns.push(Column {
             kind,
+            peer,
             rates: vec![],
             bytes: vec![],
             rate_cpu: vec![],
             bytes_cpu: vec![],
         });
     }
-    let time = Duration::from_secs(options.seconds);
+    let time = Duration::from_millis(options.slice);
     for round in 0..options.rounds {
         // Each round starts with another one, so that no one is always first.
         for step in 0..columns.len() {
             let at = (round + step) % columns.len();
-            let column = &mut columns[at];
-            let peer = Peer::start(column.kind, BACKEND)?;
-            let before = peer.cpu()?;
-            let name = column.kind.name();
-            let result = rate(peer.port(), 64, time).with_context(|| format!("{name}, rate"))?;
-            let between = peer.cpu()?;
-            column
-                .rate_cpu
-                .push((between - before).as_secs_f64() * 1e6 / result.count as f64);
-            column.rates.push(result);
-            let bytes = throughput(peer.port(), 4, time).with_context(|| format!("{name}, throughput"))?;
-            column
-                .bytes_cpu
-                .push((peer.cpu()? - between).as_secs_f64() * 1e9 / bytes.max(1) as f64);
-            column.bytes.push(bytes as f64 / time.as_secs_f64() / 1e6);
+            columns[at].slice(time)?;
         }
     }
     report(&columns);
     Ok(())
+}
+
+impl Column {
+    fn slice(&mut self, time: Duration) -> Result<()> {
+        let (name, port) = (self.kind.name(), self.peer.port());
+        let before = self.peer.cpu()?;
+        let result = rate(port, 64, time).with_context(|| format!("{name}, rate"))?;
+        let between = self.peer.cpu()?;
+        self.rate_cpu
+            .push((between - before).as_secs_f64() * 1e6 / result.count as f64);
+        self.rates.push(result);
+        let bytes = throughput(port, 4, time).with_context(|| format!("{name}, throughput"))?;
+        let after = self.peer.cpu()?;
+        self.bytes_cpu
+            .push((after - between).as_secs_f64() * 1e9 / bytes.max(1) as f64);
+        self.bytes.push(bytes as f64 / time.as_secs_f64() / 1e6);
+        Ok(())
+    }
+}
+
+fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
+    let values: Vec<f64> = values.into_iter().collect();
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 fn median(values: impl IntoIterator<Item = f64>) -> f64 {
@@ -162,45 +177,59 @@ fn report(columns: &[Column]) {
         println!(
             "{:<16} {:>10.0} {:>9.0} {:>9.0} {:>11.1} {:>11.0} {:>12.3}",
             column.kind.name(),
-            pick(|rate| rate.per_second),
+            mean(column.rates.iter().map(|rate| rate.per_second)),
             pick(|rate| rate.p50),
             pick(|rate| rate.p99),
-            median(column.rate_cpu.iter().copied()),
-            median(column.bytes.iter().copied()),
-            median(column.bytes_cpu.iter().copied()),
+            mean(column.rate_cpu.iter().copied()),
+            mean(column.bytes.iter().copied()),
+            mean(column.bytes_cpu.iter().copied()),
         );
     }
-    // Ratios are taken within each round: both sides met the same load from elsewhere.
-    let ratio = |of: fn(&Column, usize) -> f64| {
-        let rounds = columns[0].bytes.len();
-        median((0..rounds).map(|round| {
-            let peers = columns.iter().filter(|column| column.kind.is_peer());
-            let best = peers.map(|column| of(column, round)).fold(0.0, f64::max);
-            let ours = columns.iter().find(|column| column.kind == Kind::Ferry);
-            ours.map_or(0.0, |column| of(column, round)) / best
-        }))
+    // Over all slices, beside the best of the others over all of theirs.
+    let ratio = |of: fn(&Column) -> f64| {
+        let peers = columns.iter().filter(|column| column.kind.is_peer());
+        let best = peers.map(of).fold(0.0, f64::max);
+        let ours = columns.iter().find(|column| column.kind == Kind::Ferry);
+        ours.map_or(0.0, of) / best
     };
     println!(
-        "ferry / the better peer of each round, median: connections {:.2}, throughput {:.2}",
-        ratio(|column, round| column.rates[round].per_second),
-        ratio(|column, round| column.bytes[round]),
+        "ferry / the best of the others: connections {:.2}, throughput {:.2}",
+        ratio(|column| mean(column.rates.iter().map(|rate| rate.per_second))),
+        ratio(|column| mean(column.bytes.iter().copied())),
+    );
+    println!(
+        "the same for what a processor second does: connections {:.2}, bytes {:.2}",
+        ratio(|column| 1.0 / mean(column.rate_cpu.iter().copied())),
+        ratio(|column| 1.0 / mean(column.bytes_cpu.iter().copied())),
     );
 }
 
-/// Holds many connections at once, each of which has to answer when all are there.
+/// Holds many connections at once, each of which has to answer when all are there. Half way, the relay is replaced by
+/// another one: what the first has accepted stays with it. (So a limit on open files is met by two processes.)
 fn holding(count: usize) -> Result<()> {
-    let ferry = Peer::start(Kind::Ferry, BACKEND)?;
-    let idle = ferry.memory()?;
-    let took = hold(ferry.port(), count, || {
-        let held = ferry.memory()?;
-        let each = (held - idle) * 1024 / count as u64;
-        println!(
-            "{count} connections held: {} MB resident, {each} bytes for each",
-            held / 1024
-        );
+    let files = tempfile::tempdir()?;
+    let socket = files.path().join("handover");
+    let first = Peer::relay(BACKEND, &socket)?;
+    let idle = first.memory()?;
+    let mut second = None;
+    let halfway = || {
+        second = Some(Peer::relay(BACKEND, &socket)?);
+        Ok(())
+    };
+    let mut held = Vec::new();
+    let took = hold(first.port(), count, halfway, || {
+        held.push(first.memory()?);
         Ok(())
     })?;
-    println!("opened, asked twice and answered in {took:.1?}");
+    let second = second.context("there was no second relay")?;
+    held.push(second.memory()?);
+    let sum: u64 = held.iter().sum();
+    let each = sum.saturating_sub(2 * idle) * 1024 / count as u64;
+    println!(
+        "{count} connections held: {} MB resident in two processes, {each} bytes for each",
+        sum / 1024
+    );
+    println!("opened, asked twice and answered in {took:.1?}, with a restart half way");
     Ok(())
 }
 

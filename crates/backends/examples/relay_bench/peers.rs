@@ -1,7 +1,9 @@
 //! The proxies under test, each as processes of its own with the same backend behind it.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -54,19 +56,39 @@ impl Peer {
         )
     }
 
-    pub(crate) fn start(kind: Kind, backend: u16) -> Result<Peer> {
+    pub(crate) fn start(kind: Kind, port: u16, backend: u16) -> Result<Peer> {
         let files = tempfile::tempdir()?;
         let command = match kind {
             Kind::Direct => return Peer::spawn(None, backend, files),
             Kind::Ferry => {
                 let to = SocketAddr::from((Ipv4Addr::LOCALHOST, backend)).to_string();
-                ourselves(&["role", "relay", &FRONTEND.to_string(), &to])?
+                ourselves(&["role", "relay", &port.to_string(), &to])?
             }
-            Kind::Haproxy => haproxy(&files, backend, "")?,
-            Kind::HaproxySplice => haproxy(&files, backend, "option splice-auto")?,
-            Kind::Nginx => nginx(&files, backend)?,
+            Kind::Haproxy => haproxy(&files, port, backend, "")?,
+            Kind::HaproxySplice => haproxy(&files, port, backend, "option splice-auto")?,
+            Kind::Nginx => nginx(&files, port, backend)?,
         };
-        Peer::spawn(Some(command), FRONTEND, files)
+        Peer::spawn(Some(command), port, files)
+    }
+
+    /// A relay that takes over from the one that serves at the same unix socket, if there is one.
+    pub(crate) fn relay(backend: u16, handover: &Path) -> Result<Peer> {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, backend)).to_string();
+        let mut command = ourselves(&["role", "relay", &FRONTEND.to_string(), &to])?;
+        command.arg(handover).stdout(Stdio::piped());
+        let mut peer = Peer::spawn(Some(command), FRONTEND, tempfile::tempdir()?)?;
+        // It says when it serves: before that, the port answers because the other one does.
+        let output = peer
+            .child
+            .as_mut()
+            .and_then(|child| child.stdout.take())
+            .context("no output")?;
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        if line.trim() != "serving" {
+            bail!("a relay said {line:?} instead of serving");
+        }
+        Ok(peer)
     }
 
     fn spawn(command: Option<Command>, port: u16, files: TempDir) -> Result<Peer> {
@@ -173,16 +195,16 @@ impl Drop for Peer {
 
 fn ourselves(arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(arguments);
+    command.args(arguments).stdout(Stdio::null());
     Ok(command)
 }
 
-fn haproxy(files: &TempDir, backend: u16, option: &str) -> Result<Command> {
+fn haproxy(files: &TempDir, port: u16, backend: u16, option: &str) -> Result<Command> {
     let config = files.path().join("haproxy.cfg");
     let text = format!(
         "global\n  nbthread 2\n  maxconn 4000\n\
          defaults\n  mode tcp\n  {option}\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n\
-         listen relay\n  bind 127.0.0.1:{FRONTEND} backlog 4096\n  server one 127.0.0.1:{backend}\n"
+         listen relay\n  bind 127.0.0.1:{port} backlog 4096\n  server one 127.0.0.1:{backend}\n"
     );
     fs::write(&config, text)?;
     let mut command = Command::new("haproxy");
@@ -190,14 +212,14 @@ fn haproxy(files: &TempDir, backend: u16, option: &str) -> Result<Command> {
     Ok(command)
 }
 
-fn nginx(files: &TempDir, backend: u16) -> Result<Command> {
+fn nginx(files: &TempDir, port: u16, backend: u16) -> Result<Command> {
     let (config, home) = (files.path().join("nginx.conf"), files.path().display());
     let text = format!(
         "load_module /usr/lib/nginx/modules/ngx_stream_module.so;\n\
          worker_processes 2;\nworker_rlimit_nofile 19000;\ndaemon off;\npid {home}/nginx.pid;\nerror_log {home}/error.log;\n\
          events {{ worker_connections 16000; }}\n\
          stream {{\n  access_log off;\n  tcp_nodelay on;\n  upstream one {{ server 127.0.0.1:{backend}; }}\n\
-         server {{ listen 127.0.0.1:{FRONTEND} backlog=4096; proxy_pass one; }}\n}}\n"
+         server {{ listen 127.0.0.1:{port} backlog=4096; proxy_pass one; }}\n}}\n"
     );
     fs::write(&config, text)?;
     let mut command = Command::new("nginx");

@@ -77,6 +77,7 @@ pub(crate) fn relay(port: u16, backend: SocketAddr, handover: Option<&str>) -> R
     if !applied.warnings.is_empty() {
         bail!("{:?}", applied.warnings);
     }
+    println!("serving");
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }

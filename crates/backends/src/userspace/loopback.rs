@@ -34,6 +34,15 @@ impl Loopback {
         }))
     }
 
+    /// Tries whether we may change the interface at all, with an address that means nothing to anybody.
+    pub(super) fn probe(&mut self) -> Result<(), Error> {
+        const UNUSED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 255, 255, 253));
+        if self.route.add_marked_address(self.index, UNUSED, MARK)? {
+            self.route.remove_address(self.index, UNUSED)?;
+        }
+        Ok(())
+    }
+
     /// Makes an address the host's own, if it is not already, and keeps it for one more user.
     pub(super) fn take(&mut self, address: IpAddr) -> Result<(), Error> {
         if !self.ours.contains(&address)

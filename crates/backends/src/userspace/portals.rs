@@ -95,29 +95,14 @@ pub(super) fn rules(
     let mut rules = BTreeSet::new();
     for frontend in leads {
         match *frontend {
-            Frontend::ClusterIp(ip, port) | Frontend::LoadBalancerIp(ip, port) => {
+            Frontend::ClusterIp(ip, port)
+            | Frontend::ExternalIp(ip, port)
+            | Frontend::LoadBalancerIp(ip, port) => {
                 rules.insert((
                     Chain::PortalsContainer,
-                    lines.portal(ip, port, "", lines.network_target()),
+                    lines.portal(ip, port, &lines.network_target()),
                 ));
-                rules.insert((
-                    Chain::PortalsHost,
-                    lines.portal(ip, port, "", lines.host_target()),
-                ));
-            }
-            Frontend::ExternalIp(ip, port) => {
-                let bridged = "-m physdev ! --physdev-is-in ";
-                let local = "-m addrtype --dst-type LOCAL ";
-                let to = lines.network_target();
-                rules.insert((
-                    Chain::PortalsContainer,
-                    lines.portal(ip, port, bridged, to.clone()),
-                ));
-                rules.insert((Chain::PortalsContainer, lines.portal(ip, port, local, to)));
-                rules.insert((
-                    Chain::PortalsHost,
-                    lines.portal(ip, port, local, lines.host_target()),
-                ));
+                rules.insert((Chain::PortalsHost, lines.portal(ip, port, &lines.host_target())));
             }
             Frontend::NodePort(port) => lines.node_port(port, node, &mut rules),
         }
@@ -164,12 +149,9 @@ impl Lines<'_> {
         format!("{destination}-p {protocol} -m comment --comment \"{name}\" -m {protocol} --dport {port} ")
     }
 
-    fn portal(&self, ip: IpAddr, port: u16, matches: &str, target: String) -> String {
+    fn portal(&self, ip: IpAddr, port: u16, target: &str) -> String {
         let prefix = if ip.is_ipv4() { 32 } else { 128 };
-        format!(
-            "{}{matches}-j {target}",
-            self.to_port(&format!("-d {ip}/{prefix} "), port)
-        )
+        format!("{}-j {target}", self.to_port(&format!("-d {ip}/{prefix} "), port))
     }
 
     fn node_port(&self, port: u16, node: &NodeFamily, rules: &mut BTreeSet<Rule>) {
@@ -331,5 +313,111 @@ pub(super) fn program(family: Family) -> ferry_host::iptables::Ip {
     match family {
         Family::V4 => ferry_host::iptables::Ip::V4,
         Family::V6 => ferry_host::iptables::Ip::V6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferry_model::{Detector, Protocol, ServiceName};
+
+    use super::*;
+
+    fn node(node_ports: NodePorts) -> NodeFamily {
+        NodeFamily {
+            detector: Detector::None,
+            node_ip: None,
+            node_ports,
+            localhost_node_ports: true,
+            service_cidrs: Vec::new(),
+            addresses: Vec::new(),
+        }
+    }
+
+    fn of(leads: &[Frontend], listen: Listen, node_ports: NodePorts) -> Vec<String> {
+        let service = ServiceName::new("shop", "web");
+        let name = PortName {
+            service,
+            port: "http".into(),
+            protocol: Protocol::Tcp,
+        };
+        let rules = rules(
+            &name,
+            &leads.iter().copied().collect(),
+            4000,
+            listen,
+            &node(node_ports),
+        );
+        rules
+            .into_iter()
+            .map(|(chain, rule)| format!("{} {rule}", chain.name()))
+            .collect()
+    }
+
+    const EVERYWHERE: Listen = Listen {
+        address: None,
+        node: None,
+    };
+
+    #[test]
+    fn a_cluster_ip_is_redirected_for_pods_and_translated_for_the_node() {
+        let vip = Frontend::ClusterIp("10.96.0.1".parse().unwrap(), 80);
+        let listen = Listen {
+            address: None,
+            node: "192.0.2.10".parse().ok(),
+        };
+        let to = "-d 10.96.0.1/32 -p tcp -m comment --comment \"shop/web:http\" -m tcp --dport 80";
+        let guard = "-p tcp -m comment --comment \"shop/web:http\" -m tcp --dport 4000";
+        assert_eq!(
+            of(&[vip], listen, NodePorts::All),
+            [
+                format!("KUBE-PORTALS-CONTAINER {to} -j REDIRECT --to-ports 4000"),
+                format!("KUBE-PORTALS-HOST {to} -j DNAT --to-destination 192.0.2.10:4000"),
+                format!("KUBE-NODEPORT-NON-LOCAL {guard} -m conntrack ! --ctstate DNAT -j DROP"),
+            ]
+        );
+    }
+
+    #[test]
+    fn node_ports_keep_to_their_addresses() {
+        let only = NodePorts::Only(vec!["192.0.2.10".parse().unwrap()]);
+        let lines = of(&[Frontend::NodePort(30080)], EVERYWHERE, only);
+        assert_eq!(lines.len(), 4);
+        assert!(lines[0].starts_with("KUBE-NODEPORT-CONTAINER -d 192.0.2.10/32 -p tcp"));
+        assert!(
+            lines[2].ends_with("--dport 4000 -m conntrack ! --ctstate DNAT -j DROP"),
+            "{}",
+            lines[2]
+        );
+        assert!(
+            lines[3].ends_with("--dport 4000 -m conntrack --ctstate DNAT -j ACCEPT"),
+            "{}",
+            lines[3]
+        );
+    }
+
+    #[test]
+    fn what_was_written_is_found_again_and_can_be_removed() {
+        let vip = Frontend::ExternalIp("2001:db8::1".parse().unwrap(), 80);
+        let name = PortName {
+            service: ServiceName::new("shop", "web"),
+            port: "".into(),
+            protocol: Protocol::Udp,
+        };
+        let want = rules(&name, &[vip].into(), 4000, EVERYWHERE, &node(NodePorts::All));
+        let nothing = Present::parse("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n");
+        assert!(!nothing.is_wired() && removal(&nothing).is_none());
+        // What save prints after that: inserted rules are appended ones.
+        let saved = whole(&nothing, &want).replace("-I ", "-A ");
+        let present = Present::parse(&saved);
+        assert!(present.is_wired());
+        assert_eq!(present.rules, want);
+        assert_eq!(change(&BTreeSet::new(), &BTreeSet::new()), None);
+        let removed = removal(&present).unwrap();
+        for chain in Chain::ALL {
+            assert!(removed.contains(&format!("-X {}\n", chain.name())));
+        }
+        assert_eq!(removed.matches("-D PREROUTING").count(), 2);
+        // With both jumps there, nothing is jumped to twice.
+        assert!(!whole(&present, &want).contains("PREROUTING"));
     }
 }

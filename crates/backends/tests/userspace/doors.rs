@@ -457,3 +457,29 @@ fn the_families_do_not_meet() {
         assert_eq!(udp(at("[::1]:30080")).unwrap(), "[::1]:8080");
     });
 }
+
+/// Without the right to change interfaces, asking for virtual addresses gives mapped ports.
+#[test]
+fn without_privileges_service_ports_are_mapped() {
+    inside("unprivileged", || {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        let mut rights = capabilities(None).unwrap();
+        rights.effective.remove(CapabilitySet::NET_ADMIN);
+        rights.permitted.remove(CapabilitySet::NET_ADMIN);
+        // Of this thread only, and of those that it starts.
+        set_capabilities(None, rights).unwrap();
+        let mut world = World::new(Ingress::Loopback, planner(&["127.0.0.1"], "10.244.0.0/16"));
+        let one = endpoint("127.0.1.1:8080");
+        let web = service("web", "10.96.0.1", &[("http", Tcp, 80), ("dns", Udp, 53)]);
+        world.set(&web.to(&[one]).node_port(30080));
+        world.apply();
+        let mapped = world.mapping("10.96.0.1:80").unwrap();
+        assert!(mapped.ip().is_loopback());
+        assert_eq!(tcp(mapped).unwrap(), "127.0.1.1:8080");
+        assert_eq!(
+            udp(world.door(Udp, "10.96.0.1:53").unwrap()).unwrap(),
+            "127.0.1.1:8080"
+        );
+        assert_eq!(tcp(at("127.0.0.1:30080")).unwrap(), "127.0.1.1:8080");
+    });
+}

@@ -86,7 +86,12 @@ fn every_kind_of_frontend_from_every_kind_of_client() {
     let both = "ok by pod1:8080,rpod1:8080 as node,podside";
     for proto in [Proto::Tcp, Proto::Udp] {
         for from in ["pod1", "pod2", "node", "client"] {
-            for (to, port) in [("10.96.0.1", 80), ("203.0.113.81", 80), ("192.0.2.10", 30080)] {
+            for (to, port) in [
+                ("10.96.0.1", 80),
+                ("203.0.113.80", 80),
+                ("203.0.113.81", 80),
+                ("192.0.2.10", 30080),
+            ] {
                 assert_eq!(
                     lab.ask(from, to, port, proto),
                     both,
@@ -249,4 +254,25 @@ fn rules_are_repaired_kept_over_a_restart_and_removed_for_good() {
     let (node, backend) = (lab.network.node(), &mut lab.world.backend);
     node.run(|| backend.cleanup().unwrap()).unwrap();
     assert_eq!(lab.rules(), BTreeSet::new());
+}
+
+/// A client that keeps sending from one port has a tracked flow; it must not outlive what the flow leads to.
+#[test]
+fn udp_flows_follow_a_service_that_is_made_anew() {
+    let mut lab = Lab::up();
+    let dns = service("dns", "10.96.0.53", &[("dns", Udp, 53)]).to(&[at("10.244.1.2:8080")]);
+    let ask = |lab: &Lab| {
+        let mut probe = Probe::new("pod2", ip("10.96.0.53"), 53, Proto::Udp);
+        (probe.bind, probe.sport) = (Some(ip("10.244.1.3")), 5353);
+        lab.network.probe(&[probe]).unwrap()[0].to_string()
+    };
+    let unanswered = ask(&lab);
+    assert!(!unanswered.contains("pod1"), "{unanswered}");
+    for _ in 0..3 {
+        lab.world.set(&dns);
+        assert_eq!(lab.apply(), Vec::<String>::new());
+        assert!(ask(&lab).ends_with("ok by pod1:8080 as podside"));
+        lab.world.delete("dns");
+        lab.apply();
+    }
 }

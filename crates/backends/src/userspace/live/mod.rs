@@ -101,14 +101,14 @@ impl Userspace {
             offering: None,
         };
         if backend.predecessor.is_none() {
-            backend.offer()?;
+            backend.offer();
         }
         Ok(backend)
     }
 
     /// Makes our sockets available to a successor.
-    fn offer(&mut self) -> Result<(), Error> {
-        let Some(path) = &self.handover else { return Ok(()) };
+    fn offer(&mut self) {
+        let Some(path) = &self.handover else { return };
         let (state, retiring, alarm) = (self.state.clone(), self.state.clone(), self.retired.clone());
         let estate = move || lock(&state).estate();
         let retire = move || {
@@ -117,9 +117,11 @@ impl Userspace {
                 alarm();
             }
         };
-        let attempt = format!("offer the sockets at {}", path.display());
-        self.offering = Some(Offering::start(path, estate, retire).map_err(failed(&attempt))?);
-        Ok(())
+        match Offering::start(path, estate, retire) {
+            Ok(offering) => self.offering = Some(offering),
+            // A restart will be noticed; that is no reason not to serve.
+            Err(error) => tracing::warn!(%error, path = %path.display(), "Sockets cannot be handed over"),
+        }
     }
 
     /// Whether a successor has taken over: nothing is left to do but to let connections end.
@@ -136,7 +138,7 @@ impl Userspace {
     /// within `limit`. Returns how many connections are left.
     pub fn linger(&self, limit: Duration) -> usize {
         let deadline = Instant::now() + limit;
-        let waits = |this: &Self| match (this.handover.is_some(), this.is_retired()) {
+        let waits = |this: &Self| match (this.offering.is_some(), this.is_retired()) {
             (true, false) => true,
             (true, true) | (false, _) => this.open_connections() > 0,
         };
@@ -147,28 +149,28 @@ impl Userspace {
     }
 
     /// Once every family that the predecessor served is applied, it can stop. Says whether it has.
-    fn complete_takeover(&mut self) -> Result<bool, Error> {
+    fn complete_takeover(&mut self) -> bool {
         let Some((_, since)) = &self.predecessor else {
-            return Ok(false);
+            return false;
         };
         if !lock(&self.state).has_settled_in() && since.elapsed() < TAKEOVER {
-            return Ok(false);
+            return false;
         }
         if let Some((predecessor, _)) = self.predecessor.take() {
             if let Err(error) = predecessor.taken() {
                 tracing::warn!(%error, "the predecessor did not say goodbye");
             }
             lock(&self.state).forget_estate();
-            self.offer()?;
+            self.offer();
         }
-        Ok(true)
+        true
     }
 }
 
 impl Backend for Userspace {
     fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
         let applied = lock(&self.state).apply(plan, family)?;
-        match self.complete_takeover()? && !applied.warnings.is_empty() {
+        match self.complete_takeover() && !applied.warnings.is_empty() {
             // What the predecessor was in the way of may work now.
             true => lock(&self.state).apply(plan, family),
             false => Ok(applied),

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_model::{Family, PortName};
+use ferry_model::{Family, PortName, Protocol};
 
 use super::door::LiveDoor;
 use crate::userspace::handover::Estate;
@@ -14,7 +14,7 @@ use crate::userspace::loopback::Loopback;
 use crate::userspace::ports::Ports;
 use crate::userspace::relay::{Port, Relay, hold};
 use crate::userspace::render::any;
-use crate::userspace::ruleset::{DoorName, Ingress, Place, PortRule};
+use crate::userspace::ruleset::{DoorName, Frontend, Ingress, Place, PortRule};
 
 /// What a service port needs from the backend to change.
 #[derive(Debug)]
@@ -66,6 +66,8 @@ pub(super) struct Leaving {
     pub(super) addresses: Vec<IpAddr>,
     /// Service ports without doors, and how long their connections may go on.
     pub(super) ports: Vec<(Arc<Port>, Option<Duration>)>,
+    /// UDP frontends that lead elsewhere now: the kernel still sends flows that it tracks the old way.
+    pub(super) rerouted: BTreeSet<Frontend>,
 }
 
 impl Leaving {
@@ -80,6 +82,23 @@ impl Leaving {
             .iter()
             .position(|other| same(other) && other.is_open())?;
         self.doors[position].share()
+    }
+
+    /// Notes which UDP frontends lead to another door under the new rule than under the old one.
+    pub(super) fn reroute(&mut self, old: &PortRule, new: &PortRule) {
+        if old.name.protocol == Protocol::Udp {
+            let leads = |rule: &PortRule| -> BTreeSet<(Place, Frontend)> {
+                let doors = rule.doors.iter();
+                doors
+                    .flat_map(|(place, door)| door.leads.iter().map(|lead| (*place, *lead)))
+                    .collect()
+            };
+            let changed = leads(old)
+                .symmetric_difference(&leads(new))
+                .map(|(_, lead)| *lead)
+                .collect::<Vec<_>>();
+            self.rerouted.extend(changed);
+        }
     }
 
     pub(super) fn close(&mut self, relay: &Relay, ports: &mut Ports) -> usize {
@@ -138,6 +157,7 @@ impl LivePort {
     /// Then what comes and what changes. Says whether all of it worked.
     pub(super) fn grow(&mut self, rule: PortRule, means: &mut Means<'_>) -> bool {
         self.supply(&rule, means);
+        means.leaving.reroute(&self.rule, &rule);
         let warned = means.warnings.len();
         for address in rule.addresses.difference(&self.addresses.clone()) {
             self.take_address(*address, means);
@@ -225,6 +245,7 @@ impl LivePort {
 
     /// Everything goes; connections to the endpoints are drained.
     pub(super) fn dissolve(self, leaving: &mut Leaving) {
+        leaving.reroute(&self.rule, &PortRule::empty(self.rule.name.clone()));
         leaving.ports.push((self.port, self.rule.options.drain));
         leaving.doors.extend(self.doors.into_values());
         leaving.addresses.extend(self.addresses);
@@ -233,7 +254,8 @@ impl LivePort {
 
 /// Opens or changes a door, with the socket of a predecessor or of a leaving door if there is one.
 fn open(live: &mut LiveDoor, rule: &crate::userspace::ruleset::DoorRule, key: &str, means: &mut Means<'_>) {
-    if !live.is_open()
+    let was_open = live.is_open();
+    if !was_open
         && let Some(socket) = means
             .estate
             .sockets
@@ -253,6 +275,11 @@ fn open(live: &mut LiveDoor, rule: &crate::userspace::ruleset::DoorRule, key: &s
         // What is in the way may be on its way out.
         means.leaving.close(means.relay, means.ports);
         result = live.update(rule, means.relay, Vec::new());
+    }
+    if result.is_ok() && means.ingress == Ingress::Mapped && !was_open {
+        let leads: Vec<String> = rule.leads.iter().map(Frontend::to_string).collect();
+        let (name, protocol) = (&live.name.port, live.protocol());
+        tracing::info!("{protocol} {name}: {} -> {}", leads.join(", "), live.local);
     }
     if let Err(error) = result {
         let (name, local, protocol) = (&live.name.port, live.local, live.protocol());

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_host::conntrack::{self, Conntrack, Filter};
 use ferry_model::{
     Changed, Family, NodePlan, PerFamily, Plan, PortName, Protocol, Revision, ServiceName, ServicePlan,
 };
@@ -93,9 +94,7 @@ impl State {
         if self.retired {
             return Ok(applied);
         }
-        if self.ingress == Ingress::Loopback && self.loopback.is_none() {
-            self.loopback = Loopback::open().map_err(|error| loopback_failed(&error))?;
-        }
+        self.settle_ingress();
         let names = self.affected(plan, family, &mut applied);
         self.change(plan, family, &names, &mut applied);
         if self.ingress == Ingress::Portals {
@@ -103,6 +102,7 @@ impl State {
                 .inspect_err(|_| {
                     self.families.get_mut(family).applied = None;
                 })?;
+            applied.warnings.extend(self.forget_flows(family));
         }
         applied.removed += self.close_leaving(family, &mut applied.warnings);
         if applied.full
@@ -115,6 +115,29 @@ impl State {
         let problems = state.unsettled.values().chain(state.unsupported.values());
         applied.warnings.extend(problems.flatten().cloned());
         Ok(applied)
+    }
+
+    /// Where addresses may not be put on the loopback interface, service ports are mapped to local ports instead.
+    fn settle_ingress(&mut self) {
+        if self.ingress != Ingress::Loopback || self.loopback.is_some() {
+            return;
+        }
+        let reason = match Loopback::open() {
+            Ok(Some(mut loopback)) => match loopback.probe() {
+                Ok(()) => {
+                    self.loopback = Some(loopback);
+                    return;
+                }
+                Err(error) => error.to_string(),
+            },
+            Ok(None) => "there is none".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(
+            reason,
+            "The loopback interface takes no addresses: mapping service ports to local ports"
+        );
+        self.ingress = Ingress::Mapped;
     }
 
     /// The services to look at: what changed, and what did not work before.
@@ -223,6 +246,35 @@ impl State {
             changes.push((name, rules));
         }
         state.rules.write(changes, family, CHECK, applied)
+    }
+
+    /// Makes the kernel look at the rules again for flows of datagrams that it still sends the old way.
+    fn forget_flows(&mut self, family: Family) -> Option<String> {
+        let rerouted = std::mem::take(&mut self.families.get_mut(family).leaving.rerouted);
+        if rerouted.is_empty() {
+            return None;
+        }
+        let forget = || {
+            let mut conntrack = Conntrack::open()?;
+            for frontend in rerouted {
+                let everywhere = |port| Filter {
+                    destination: None,
+                    ..Filter::to(Protocol::Udp.number(), (render::any(family), port).into())
+                };
+                let filter = match frontend {
+                    Frontend::NodePort(port) => everywhere(port),
+                    Frontend::ClusterIp(ip, port)
+                    | Frontend::ExternalIp(ip, port)
+                    | Frontend::LoadBalancerIp(ip, port) => {
+                        Filter::to(Protocol::Udp.number(), (ip, port).into())
+                    }
+                };
+                conntrack.delete(&filter)?;
+            }
+            Ok::<(), conntrack::Error>(())
+        };
+        let error = forget().err()?;
+        Some(format!("UDP clients may keep their old way for a while: {error}"))
     }
 
     fn close_leaving(&mut self, family: Family, warnings: &mut Vec<String>) -> usize {

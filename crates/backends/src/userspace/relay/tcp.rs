@@ -41,6 +41,8 @@ pub(super) fn accept(
                         return;
                     };
                     tokio::spawn(serve(stream, client, door.clone(), shared.clone(), permit));
+                    // What was accepted comes before what waits: a busy thread leaves clients to the others.
+                    tokio::task::yield_now().await;
                 }
                 Err(error) if is_exhaustion(&error) => {
                     tracing::warn!(%error, "pausing to accept connections");
