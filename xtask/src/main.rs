@@ -67,3 +67,25 @@ fn main() -> Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser as _};
+
+    use super::Cli;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+        for line in [
+            "bench --services 100 --peer /bin/kube-proxy",
+            "test --no-vm -- filter",
+            "netns -- nftables::",
+            "fuzz config --seconds 5",
+            "lab api --services 3",
+        ] {
+            let words = std::iter::once("xtask").chain(line.split(' '));
+            assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+        }
+    }
+}
