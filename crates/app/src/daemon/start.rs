@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use ferry_backends::Alarm;
+use ferry_host::modules::Modules;
 use ferry_host::process;
 use ferry_host::sysctl::Sysctls;
 use ferry_model::{Event as Fact, Family, Node, Planner};
@@ -299,6 +300,10 @@ fn tune(settings: &Settings) -> anyhow::Result<()> {
     // Relaying in user space tracks nothing, and must work where nothing may be set.
     if settings.mode == Mode::Userspace {
         return Ok(());
+    }
+    // The parameters are there once the module is; nothing may have used it yet on a node that has just booted.
+    if let Err(missing) = Modules::default().ensure("nf_conntrack") {
+        tracing::warn!(err = %missing, "Can't load connection tracking");
     }
     tuning::tune_conntrack(&Sysctls::default(), &settings.conntrack, process::online_cpus())
         .context("could not set conntrack parameters from kube-proxy configuration")
