@@ -7,9 +7,17 @@ use std::time::Instant;
 /// A named case: it panics when what it tests does not hold.
 pub(crate) type Case = (&'static str, fn());
 
+/// A case of a room.
+pub(crate) struct RoomCase {
+    pub(crate) name: String,
+    /// Runs without being asked for by name.
+    pub(crate) always: bool,
+    pub(crate) run: Box<dyn Fn() + Send + Sync>,
+}
+
 /// Cases that belong together.
 pub(crate) struct Room {
-    pub(crate) cases: Vec<(String, Box<dyn Fn() + Send + Sync>)>,
+    pub(crate) cases: Vec<RoomCase>,
     /// How many run at a time: packets wait more than they work.
     pub(crate) at_a_time: usize,
 }
@@ -17,8 +25,10 @@ pub(crate) struct Room {
 impl Room {
     /// Cases that run one after the other.
     pub(crate) fn of(cases: &[Case]) -> Self {
-        let boxed = |(name, case): &Case| -> (String, Box<dyn Fn() + Send + Sync>) {
-            ((*name).to_owned(), Box::new(*case))
+        let boxed = |(name, case): &Case| RoomCase {
+            name: (*name).to_owned(),
+            always: true,
+            run: Box::new(*case),
         };
         Self {
             cases: cases.iter().map(boxed).collect(),
@@ -29,16 +39,19 @@ impl Room {
 
 /// Runs the cases whose names contain one of the filters. No case at all is a failure: something was misspelt.
 pub(crate) fn run(rooms: &[Room], filters: &[String]) -> ExitCode {
-    let is_wanted = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(part));
+    let is_wanted = |case: &&RoomCase| match filters {
+        [] => case.always,
+        filters => filters.iter().any(|part| case.name.contains(part)),
+    };
     let (passed, failed) = (Mutex::new(0), Mutex::new(Vec::new()));
     for room in rooms {
-        let queue = Mutex::new(room.cases.iter().filter(|(name, _)| is_wanted(name)));
+        let queue = Mutex::new(room.cases.iter().filter(is_wanted));
         let work = || {
-            while let Some((name, case)) = { queue.lock().unwrap().next() } {
-                if took(name, case) {
+            while let Some(case) = { queue.lock().unwrap().next() } {
+                if passes(case) {
                     *passed.lock().unwrap() += 1;
                 } else {
-                    failed.lock().unwrap().push(name.clone());
+                    failed.lock().unwrap().push(case.name.clone());
                 }
             }
         };
@@ -54,13 +67,13 @@ pub(crate) fn run(rooms: &[Room], filters: &[String]) -> ExitCode {
 }
 
 /// Runs a case on a thread of its own, which may change to another network namespace and goes with it.
-fn took(name: &str, case: &(dyn Fn() + Send + Sync)) -> bool {
+fn passes(case: &RoomCase) -> bool {
     let begun = Instant::now();
-    let ended = std::thread::scope(|scope| scope.spawn(case).join());
+    let passed = std::thread::scope(|scope| scope.spawn(&case.run).join()).is_ok();
     let (verdict, seconds) = (
-        if ended.is_ok() { "ok  " } else { "FAIL" },
+        if passed { "ok  " } else { "FAIL" },
         begun.elapsed().as_secs_f32(),
     );
-    println!("{verdict} {name} ({seconds:.1} s)");
-    ended.is_ok()
+    println!("{verdict} {} ({seconds:.1} s)", case.name);
+    passed
 }

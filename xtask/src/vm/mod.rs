@@ -16,6 +16,10 @@ use std::time::Duration;
 /// The package whose kernel runs as a process on the host instead of under QEMU.
 const USER_MODE: &str = "user-mode-linux";
 const DEFAULT_KERNEL: &str = "linux-image-amd64";
+/// In megabytes: four packet cases at a time, and programs kept in memory.
+const DEFAULT_MEMORY: u32 = 3072;
+/// In seconds: several times what a quiet machine takes, so that a busy one passes too.
+const DEFAULT_TIMEOUT: u64 = 2400;
 
 /// Run a command, or the whole VM tier, under a Debian kernel that has IPVS.
 #[derive(Debug, clap::Args)]
@@ -27,10 +31,10 @@ pub(crate) struct Args {
     #[arg(long)]
     cache: Option<PathBuf>,
     /// Guest memory in megabytes.
-    #[arg(long, default_value_t = 1536)]
+    #[arg(long, default_value_t = DEFAULT_MEMORY)]
     memory: u32,
     /// Seconds until the guest is stopped and the run has failed.
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = DEFAULT_TIMEOUT)]
     timeout: u64,
     /// Show the guest's console as it comes.
     #[arg(short, long)]
@@ -48,8 +52,8 @@ impl Default for Args {
         Self {
             kernel: DEFAULT_KERNEL.to_owned(),
             cache: None,
-            memory: 1536,
-            timeout: 600,
+            memory: DEFAULT_MEMORY,
+            timeout: DEFAULT_TIMEOUT,
             verbose: false,
             filter: None,
             command: Vec::new(),

@@ -86,8 +86,8 @@ pub(super) fn entries(ipset: &mut Ipset, family: Family) -> Result<BTreeSet<(Set
 }
 
 /// Those of all virtual servers that are of a family and ours.
-pub(super) fn ours<'a>(
-    all: &'a [Service],
+pub(super) fn ours(
+    all: &[Service],
     family: Family,
     entries: &BTreeSet<(Set, Entry)>,
     on_our_device: &BTreeSet<IpAddr>,
