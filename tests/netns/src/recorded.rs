@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ferry_lab::netns::{Answer, Outcome};
+use ferry_lab::netns::Outcome;
 use ferry_lab::oracle::{self, Disturbance, Fetch, Fetched, Step};
 
 use crate::{Mode, Stage};
@@ -22,14 +22,10 @@ pub fn run(mode: Mode, name: &str) -> Result<()> {
     stage.finish()
 }
 
-/// What can be compared. In userspace mode every connection to a backend is the node's own, and a client that
-/// may not be served can be told only after it was let in: it is cut off where other modes drop its packets.
+/// What can be compared. In userspace mode every connection to a backend is the node's own.
 fn view(mode: Mode, mut outcome: Outcome) -> Outcome {
     if mode == Mode::Userspace {
         outcome.sources.clear();
-        if outcome.answers.remove(&Answer::Reset) {
-            outcome.answers.insert(Answer::Timeout);
-        }
     }
     outcome
 }
