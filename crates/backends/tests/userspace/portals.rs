@@ -227,7 +227,6 @@ fn rules_are_repaired_kept_over_a_restart_and_removed_for_good() {
         .sh("iptables -t nat -F; iptables -t nat -D KUBE-PORTALS-HOST 1 || true")
         .unwrap();
     let planner = lab.world.planner.clone();
-    lab.world.backend.cleanup().unwrap();
     drop(lab.world.backend);
     lab.world = lab
         .network
