@@ -58,6 +58,8 @@ pub struct Policy {
     pub drop_unallocated: bool,
     /// Source ranges hold before endpoints are looked at; else a service without endpoints rejects everyone.
     pub source_ranges_first: bool,
+    /// Source ranges do not guard a load-balancer IP that the service has as an external IP too.
+    pub external_ips_pass_source_ranges: bool,
     /// The node's own traffic to an external address meets the reject or drop of a service without endpoints.
     pub verdicts_for_own_traffic: bool,
     /// A node port without endpoints rejects on every local address; else only where node ports are answered.
@@ -83,6 +85,7 @@ impl Policy {
             reject_unknown_ports: true,
             drop_unallocated: true,
             source_ranges_first: true,
+            external_ips_pass_source_ranges: false,
             verdicts_for_own_traffic: true,
             node_port_verdicts_everywhere: false,
             short_circuit: true,
@@ -100,6 +103,7 @@ impl Policy {
             reject_unknown_ports: false,
             drop_unallocated: false,
             source_ranges_first: false,
+            external_ips_pass_source_ranges: true,
             verdicts_for_own_traffic: false,
             node_port_verdicts_everywhere: true,
             short_circuit: true,
@@ -120,6 +124,7 @@ impl Policy {
             reject_unknown_ports: true,
             drop_unallocated: false,
             source_ranges_first: true,
+            external_ips_pass_source_ranges: false,
             verdicts_for_own_traffic: true,
             node_port_verdicts_everywhere: false,
             short_circuit: false,
@@ -131,6 +136,7 @@ impl Policy {
 
     pub fn userspace() -> Self {
         Policy {
+            external_ips_pass_source_ranges: false,
             localhost_node_ports: PerFamily {
                 v4: LocalhostNodePorts::Always,
                 v6: LocalhostNodePorts::Always,

@@ -257,9 +257,12 @@ impl<'a> Tracer<'a> {
     }
 
     fn passes_source_ranges(&mut self, port: &PortPlan) -> bool {
-        let guarded = port.load_balancer_ips.contains(&self.packet.destination)
+        let policy = &self.plan.node().policy;
+        let destination = &self.packet.destination;
+        let guarded = port.load_balancer_ips.contains(destination)
+            && !(policy.external_ips_pass_source_ranges && port.external_ips.contains(destination))
             && !port.source_ranges.is_empty()
-            && (port.has_endpoints || self.plan.node().policy.source_ranges_first);
+            && (port.has_endpoints || policy.source_ranges_first);
         if !guarded {
             return true;
         }

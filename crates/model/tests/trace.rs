@@ -333,3 +333,32 @@ fn node_ports_answer_only_where_told() {
         ],
     );
 }
+
+#[test]
+fn an_external_ip_that_is_a_load_balancer_ip_too_is_guarded_by_nftables_only() {
+    let mut svc = load_balancer("ns/svc", "172.30.0.41", "1.2.3.4", 3001);
+    svc.external_ips = vec![ip("1.2.3.4")];
+    svc.source_ranges = vec![net("203.0.113.0/25")];
+    let pods = slice("ns/svc", "x", vec![endpoint("10.180.0.1", "r")]);
+    let events = || {
+        at_node()
+            .into_iter()
+            .chain([add(svc.clone()), add_slice(pods.clone())])
+    };
+    let nftables = planned(options(Policy::nftables(false)), events());
+    let iptables = planned(options(Policy::iptables(true)), events());
+    check(
+        &nftables,
+        &[
+            (BLOCKED, "1.2.3.4:80", "drop"),
+            (OUTSIDE, "1.2.3.4:80", "10.180.0.1 m"),
+        ],
+    );
+    check(
+        &iptables,
+        &[
+            (BLOCKED, "1.2.3.4:80", "10.180.0.1 m"),
+            (OUTSIDE, "1.2.3.4:80", "10.180.0.1 m"),
+        ],
+    );
+}
