@@ -72,7 +72,7 @@ fn objection(package: &Package) -> Option<String> {
     }
 }
 
-/// Can this SPDX expression be met by allowed licences? `/` is crates.io's old way to write OR.
+/// Can this SPDX expression be met by allowed licences? `/` is an old way to write OR.
 fn allowed(expression: &str) -> bool {
     let spaced = expression
         .replace('/', " OR ")

@@ -266,7 +266,7 @@ impl fmt::Display for PlanReport {
             .sum();
         writeln!(
             f,
-            "\n{} services, {ports} ports, {endpoints} endpoints",
+            "\nservices: {}, ports: {ports}, endpoints: {endpoints}",
             self.services.len()
         )
     }

@@ -32,7 +32,7 @@ impl fmt::Display for StatusReport {
         }
         writeln!(
             f,
-            "objects  {} services, {} slices, {} not served",
+            "objects  services: {}, slices: {}, not served: {}",
             self.services,
             self.slices,
             self.skipped.len()
@@ -163,7 +163,7 @@ source   https://10.0.0.1:6443
 IPv4     synced 12 s ago in 500 us; 7 syncs, 1 failures, 1 repairs; 2 ports, 3 endpoints
          last error: write table: no
          last repair: table kube-proxy
-objects  2 services, 2 slices, 1 not served
+objects  services: 2, slices: 2, not served: 1
 problem  web.yaml: line 3: not YAML
 skipped  Service shop/bad: no ports
 
