@@ -9,7 +9,7 @@ const PASSED: &[&str] = &["RUST_LOG", "RUST_BACKTRACE", "RUST_TEST_THREADS", "OR
 
 /// The guest's first process. Mounts by static busybox only: binaries of the host would be read through the share, and
 /// under emulation that costs seconds. VM_CTL comes from the user-mode kernel's command line; under QEMU it is unset and
-/// shares are named by tags.
+/// shares are named by tags. `/tmp` is fresh memory before the working tree is shared, which may lie below it.
 pub(super) const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin; export PATH=/bin
 mkdir -p /proc /low /up /new; mount -t proc proc /proc
@@ -20,11 +20,10 @@ share() { # share TAG PATH MOUNTPOINT 9P-OPTIONS
 }
 share host / /low ro,cache=loose && mount -t tmpfs up /up && mkdir /up/u /up/w &&
 mount -t overlay -o lowerdir=/low,upperdir=/up/u,workdir=/up/w root /new &&
-mkdir -p /new/ctl /new/lib/modules && share ctl "$VM_CTL" /new/ctl rw && . /new/ctl/vars &&
+mount -t tmpfs tmp /new/tmp && chmod 1777 /new/tmp && mkdir -p /new/ctl /new/lib/modules && share ctl "$VM_CTL" /new/ctl rw && . /new/ctl/vars &&
 mkdir -p "/new$work" && share work "$work" "/new$work" cache=mmap || poweroff -f
 cd /new; mount --bind ".$cache/lib/modules" lib/modules
 mount -t proc proc proc; mount -t sysfs sys sys; mount -t devtmpfs dev dev; mount -t tmpfs run run
-mount -t tmpfs tmp tmp; chmod 1777 tmp
 mount -t bpf bpf sys/fs/bpf; mount -t cgroup2 cgroup sys/fs/cgroup
 mkdir -p dev/pts dev/shm run/lock run/netns run/legacy; ln -s /proc/self/fd dev/fd
 mount -t devpts pts dev/pts; mount -t tmpfs shm dev/shm

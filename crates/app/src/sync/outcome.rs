@@ -57,6 +57,9 @@ impl<B: Backend> Loop<B> {
         self.check_service_health(family);
         self.hand_over_stale_flows(family);
         self.tell_success(family, &applied, took, now);
+        if applied.full {
+            ferry_host::process::release_free_memory();
+        }
         self.served.insert(family);
         self.parts
             .metrics

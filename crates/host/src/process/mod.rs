@@ -1,6 +1,10 @@
 //! This process and the machine as it sees them: CPUs, its OOM score, its resource use.
 //! May read `/proc` and `/sys`, and write `/proc/self/oom_score_adj`.
 
+mod memory;
+
+pub use memory::release_free_memory;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
