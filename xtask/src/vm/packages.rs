@@ -33,7 +33,7 @@ const WANTED: &[&str] = &[
 const BOOT_MODULES: &[&str] = &["/virtio", "/9p", "/netfs", "/fscache", "/overlay", "/modules."];
 
 /// Part of the cache's names: another number whenever what is built here, or the guest's first script, changes.
-const RECIPE: u32 = 1;
+const RECIPE: u32 = 2;
 
 /// A prepared kernel: `kernel`, `initrd`, `busybox`, `modprobe`, `lib/modules`, `version` in one directory.
 #[derive(Debug)]
