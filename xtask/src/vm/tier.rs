@@ -8,9 +8,10 @@ use std::time::Instant;
 /// The package whose program holds the tier's cases.
 const PACKAGE: &str = "ferry-vm-tests";
 
-/// Programs are started dozens of times, so they are read through the share once and then run from memory. Waits are made
+/// Many hosts in one process need many files. Programs are started dozens of times, so they are read through the share once and then run from memory. Waits are made
 /// for real machines; an emulated one gets more patience.
-const START: &str = "cp \"$0\" \"$1\" /tmp/ && shift && FERRY_LAB_SLOW=4 exec /tmp/ferry-vm-tests \"$@\"";
+const START: &str =
+    "ulimit -n 65536; cp \"$0\" \"$1\" /tmp/ && shift && FERRY_LAB_SLOW=4 exec /tmp/ferry-vm-tests \"$@\"";
 
 pub(super) fn run(machine: &Machine, filter: Option<&str>) -> Result<u8> {
     shell::run(shell::cargo().args(["build", "--package", PACKAGE, "--package", "ferry-app"]))?;
