@@ -25,6 +25,10 @@ impl Shot {
         self.reply.answer == Answer::Ok
     }
 
+    pub fn is_timeout(&self) -> bool {
+        self.reply.answer == Answer::Timeout
+    }
+
     /// Who answered.
     pub fn backend(&self) -> Option<IpAddr> {
         self.reply.seen.as_ref().map(|(at, _)| at.ip())

@@ -21,6 +21,6 @@ fn main() -> ExitCode {
     let mut rooms: Vec<Room> = [host::CASES, backend::CASES, draining::CASES, scale::CASES]
         .map(Room::of)
         .into();
-    rooms.push(packets::room());
+    rooms.extend([packets::room(), packets::live_room()]);
     cases::run(&rooms, &filters)
 }

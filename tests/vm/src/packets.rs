@@ -47,12 +47,18 @@ pub(crate) fn room() -> Room {
             });
         }
     }
-    for (name, case) in LIVE {
-        cases.push(RoomCase {
-            name: format!("packets::ipvs::{name}"),
-            always: true,
-            run: Box::new(move || case(Mode::Ipvs).unwrap()),
-        });
-    }
     Room { cases, at_a_time: 4 }
+}
+
+/// Cases that watch the clock run by themselves: in company an emulated machine is too slow for any promise.
+pub(crate) fn live_room() -> Room {
+    let cases = LIVE.iter().map(|(name, case)| RoomCase {
+        name: format!("packets::ipvs::{name}"),
+        always: true,
+        run: Box::new(move || case(Mode::Ipvs).unwrap()),
+    });
+    Room {
+        cases: cases.collect(),
+        at_a_time: 1,
+    }
 }
