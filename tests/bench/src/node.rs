@@ -229,11 +229,12 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Makes small transactions of its own until one of them is seen.
+    /// Makes small transactions of its own until one of them is seen. Not too often: each makes `nft monitor` begin
+    /// anew with reading the table, which takes it seconds.
     fn wait_until_it_listens(&self, node: &Namespace) -> Result<()> {
-        for _ in 0..200 {
+        for _ in 0..12 {
             node.sh("nft add table bridge seen; nft delete table bridge seen")?;
-            if self.commits.recv_timeout(Duration::from_millis(300)).is_ok() {
+            if self.commits.recv_timeout(Duration::from_secs(10)).is_ok() {
                 return self.quiet();
             }
         }
