@@ -38,12 +38,15 @@ impl Room {
 }
 
 /// Runs the cases whose names contain one of the filters. No case at all is a failure: something was misspelt.
+///
+/// A case that fails in company gets a second chance by itself: without KVM one processor is emulated for a whole network,
+/// and a wait that is too short there says nothing about what is tested. What fails then has failed.
 pub(crate) fn run(rooms: &[Room], filters: &[String]) -> ExitCode {
     let is_wanted = |case: &&RoomCase| match filters {
         [] => case.always,
         filters => filters.iter().any(|part| case.name.contains(part)),
     };
-    let (passed, failed) = (Mutex::new(0), Mutex::new(Vec::new()));
+    let (passed, failed) = (Mutex::new(0), Mutex::new(Vec::<&RoomCase>::new()));
     for room in rooms {
         let queue = Mutex::new(room.cases.iter().filter(is_wanted));
         let work = || {
@@ -51,7 +54,7 @@ pub(crate) fn run(rooms: &[Room], filters: &[String]) -> ExitCode {
                 if passes(case) {
                     *passed.lock().unwrap() += 1;
                 } else {
-                    failed.lock().unwrap().push(case.name.clone());
+                    failed.lock().unwrap().push(case);
                 }
             }
         };
@@ -61,7 +64,11 @@ pub(crate) fn run(rooms: &[Room], filters: &[String]) -> ExitCode {
             }
         });
     }
-    let (passed, failed) = (passed.into_inner().unwrap(), failed.into_inner().unwrap());
+    let (mut passed, mut failed) = (passed.into_inner().unwrap(), failed.into_inner().unwrap());
+    let in_company = failed.len();
+    failed.retain(|case| !passes(case));
+    passed += in_company - failed.len();
+    let failed: Vec<&String> = failed.into_iter().map(|case| &case.name).collect();
     println!("{passed} passed, {} failed {failed:?}", failed.len());
     ExitCode::from(u8::from(passed == 0 || !failed.is_empty()))
 }
