@@ -12,6 +12,8 @@ use anyhow::{Context, Result};
 use ferry_host::netns::Namespace;
 
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Where the question is when, a lost packet must not wait for its retransmission.
+const IMPATIENCE: Duration = Duration::from_millis(200);
 const PACE: Duration = Duration::from_millis(3);
 
 /// Who answered how often, and what went wrong.
@@ -49,9 +51,9 @@ impl std::fmt::Display for Answers {
     }
 }
 
-fn ask(service: SocketAddr) -> std::io::Result<String> {
-    let mut connection = TcpStream::connect_timeout(&service, PATIENCE)?;
-    connection.set_read_timeout(Some(PATIENCE))?;
+fn ask(service: SocketAddr, patience: Duration) -> std::io::Result<String> {
+    let mut connection = TcpStream::connect_timeout(&service, patience)?;
+    connection.set_read_timeout(Some(patience))?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer)?;
     Ok(answer)
@@ -60,7 +62,7 @@ fn ask(service: SocketAddr) -> std::io::Result<String> {
 /// Asks a number of times, one after the other.
 pub(super) fn ask_times(client: &Namespace, service: SocketAddr, times: usize) -> Result<Answers> {
     let mut answers = Answers::default();
-    client.run(|| (0..times).for_each(|_| answers.note(ask(service))))?;
+    client.run(|| (0..times).for_each(|_| answers.note(ask(service, PATIENCE))))?;
     Ok(answers)
 }
 
@@ -74,7 +76,7 @@ pub(super) fn ask_until(
     let start = Instant::now();
     let reached = client.run(|| {
         while start.elapsed() < limit {
-            if enough(&ask(service)) {
+            if enough(&ask(service, IMPATIENCE)) {
                 return true;
             }
             thread::sleep(PACE);
@@ -101,7 +103,7 @@ impl Stream {
         let (stopped, noted) = (Arc::clone(&stop), Arc::clone(&answers));
         let work = move || {
             while !stopped.load(Ordering::Relaxed) {
-                let answer = ask(service);
+                let answer = ask(service, PATIENCE);
                 if let Ok(mut answers) = noted.lock() {
                     answers.note(answer);
                 }
