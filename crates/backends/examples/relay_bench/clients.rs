@@ -20,6 +20,7 @@ pub(crate) struct Rate {
     pub(crate) per_second: f64,
     pub(crate) p50: f64,
     pub(crate) p99: f64,
+    pub(crate) worst: f64,
 }
 
 fn runtime() -> Result<Runtime> {
@@ -76,6 +77,7 @@ pub(crate) fn rate(port: u16, clients: usize, time: Duration) -> Result<Rate> {
             per_second: count as f64 / took.as_secs_f64(),
             p50: at(0.5),
             p99: at(0.99),
+            worst: at(1.0),
         })
     })
 }
@@ -102,6 +104,50 @@ pub(crate) fn throughput(port: u16, clients: usize, time: Duration) -> Result<u6
         }
         Ok(total.load(Relaxed))
     })
+}
+
+/// Clients that hurt: some ask for endless answers and read nothing of them, the others try again and again to get to
+/// an endpoint that does not answer. They do so until the value is dropped.
+pub(crate) struct Pests {
+    runtime: Option<Runtime>,
+}
+
+impl Pests {
+    pub(crate) fn start(port: u16, slow: usize, dead_port: u16, dialling: usize) -> Result<Pests> {
+        let runtime = runtime()?;
+        let stuck = runtime.block_on(async {
+            let mut stuck = Vec::new();
+            for _ in 0..slow {
+                stuck.push(ask(port, u64::MAX).await?);
+            }
+            anyhow::Ok(stuck)
+        })?;
+        runtime.spawn(async move {
+            let _stuck = stuck;
+            std::future::pending::<()>().await;
+        });
+        for _ in 0..dialling {
+            runtime.spawn(async move {
+                loop {
+                    // Reset when the last attempt has failed.
+                    if let Ok(mut stream) = ask(dead_port, SMALL).await {
+                        let _ = stream.read(&mut [0]).await;
+                    }
+                }
+            });
+        }
+        Ok(Pests {
+            runtime: Some(runtime),
+        })
+    }
+}
+
+impl Drop for Pests {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// Opens `count` connections, with something done half way, calls `meanwhile` when all are open and have answered, and

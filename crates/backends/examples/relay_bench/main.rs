@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ferry_lab::netns::Namespace;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use clients::{Rate, hold, rate, throughput};
+use clients::{Pests, Rate, hold, rate, throughput};
 use peers::{Kind, Peer};
 
 const BACKEND: u16 = 7000;
@@ -95,9 +96,11 @@ fn compare(options: &Options) -> Result<()> {
     namespace.sysctl("net.ipv4.ip_local_port_range", "10000 65000")?;
     namespace.sysctl("net.ipv4.tcp_tw_reuse", "1")?;
     namespace.sysctl("net.core.somaxconn", "8192")?;
+    roles::make_silent_network(&namespace)?;
     let backend = Peer::backend(BACKEND)?;
     if !options.hold_only {
         speed(options)?;
+        hurting(options)?;
     }
     holding(options.hold)?;
     drop(backend);
@@ -116,7 +119,7 @@ fn speed(options: &Options) -> Result<()> {
     ];
     let mut columns = Vec::new();
     for (number, kind) in kinds.into_iter().enumerate() {
-        let peer = Peer::start(kind, FRONTENDS + number as u16, BACKEND)?;
+        let peer = Peer::start(kind, FRONTENDS + 10 * number as u16, BACKEND)?;
         columns.push(Column {
             kind,
             peer,
@@ -169,13 +172,13 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 
 fn report(columns: &[Column]) {
     println!(
-        "{:<16} {:>10} {:>9} {:>9} {:>11} {:>11} {:>12}",
-        "", "conn/s", "p50 us", "p99 us", "cpu us/conn", "MB/s", "cpu s/GB"
+        "{:<16} {:>10} {:>9} {:>9} {:>11} {:>11} {:>12} {:>12}",
+        "", "conn/s", "p50 us", "p99 us", "cpu us/conn", "MB/s", "cpu s/GB", "resident MB"
     );
     for column in columns {
         let pick = |f: fn(&Rate) -> f64| median(column.rates.iter().map(f));
         println!(
-            "{:<16} {:>10.0} {:>9.0} {:>9.0} {:>11.1} {:>11.0} {:>12.3}",
+            "{:<16} {:>10.0} {:>9.0} {:>9.0} {:>11.1} {:>11.0} {:>12.3} {:>12.1}",
             column.kind.name(),
             mean(column.rates.iter().map(|rate| rate.per_second)),
             pick(|rate| rate.p50),
@@ -183,6 +186,7 @@ fn report(columns: &[Column]) {
             mean(column.rate_cpu.iter().copied()),
             mean(column.bytes.iter().copied()),
             mean(column.bytes_cpu.iter().copied()),
+            column.peer.memory().unwrap_or_default() as f64 / 1024.0,
         );
     }
     // Over all slices, beside the best of the others over all of theirs.
@@ -204,37 +208,85 @@ fn report(columns: &[Column]) {
     );
 }
 
-/// Holds many connections at once, each of which has to answer when all are there. Half way, the relay is replaced by
-/// another one: what the first has accepted stays with it. (So a limit on open files is met by two processes.)
+/// More than a few hundred reach the kernel's own limit: each keeps some megabytes in its socket buffers.
+const SLOW: usize = 200;
+const DIALLING: usize = 200;
+
+/// Short connections while other clients read nothing of what they asked for, and others wait for a dead endpoint.
+/// The same work is done in turns with and without them.
+fn hurting(options: &Options) -> Result<()> {
+    let relay = Peer::start(Kind::Ferry, FRONTENDS, BACKEND)?;
+    let time = Duration::from_millis(options.slice);
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    for _ in 0..options.rounds.div_ceil(2) {
+        alone.push(rate(FRONTENDS, 64, time)?);
+        let pests = Pests::start(FRONTENDS, SLOW, FRONTENDS + 1, DIALLING)?;
+        // Their buffers fill up meanwhile.
+        std::thread::sleep(time);
+        beside.push(rate(FRONTENDS, 64, time)?);
+        drop(pests);
+        std::thread::sleep(time);
+    }
+    let tell = |who: &str, rates: &[Rate]| {
+        println!(
+            "{who:<60} {:>8.0} conn/s, p50 {:>6.0} us, p99 {:>6.0} us, worst {:>7.0} us",
+            mean(rates.iter().map(|rate| rate.per_second)),
+            median(rates.iter().map(|rate| rate.p50)),
+            median(rates.iter().map(|rate| rate.p99)),
+            rates.iter().map(|rate| rate.worst).fold(0.0, f64::max),
+        );
+    };
+    tell("ferry, 64 clients alone", &alone);
+    let who = format!("beside {SLOW} that do not read and {DIALLING} at a dead endpoint");
+    tell(&who, &beside);
+    println!("resident: {:.1} MB", relay.memory()? as f64 / 1024.0);
+    Ok(())
+}
+
+/// Holds many connections at once, each of which has to answer when all are there. Where the limit on open files does
+/// not allow one process to hold all of them, the relay is replaced by another one half way: what the first has
+/// accepted stays with it.
 fn holding(count: usize) -> Result<()> {
     let files = tempfile::tempdir()?;
     let socket = files.path().join("handover");
     let first = Peer::relay(BACKEND, &socket)?;
     let idle = first.memory()?;
+    let limit = getrlimit(Resource::Nofile).maximum;
+    let one_is_enough = limit.is_none_or(|files| files > 2 * count as u64 + 100);
     let mut second = None;
     let halfway = || {
-        second = Some(Peer::relay(BACKEND, &socket)?);
+        if !one_is_enough {
+            second = Some(Peer::relay(BACKEND, &socket)?);
+        }
         Ok(())
     };
-    let mut held = Vec::new();
+    let mut held = 0;
     let took = hold(first.port(), count, halfway, || {
-        held.push(first.memory()?);
+        held = first.memory()?;
         Ok(())
     })?;
-    let second = second.context("there was no second relay")?;
-    held.push(second.memory()?);
-    let sum: u64 = held.iter().sum();
-    let each = sum.saturating_sub(2 * idle) * 1024 / count as u64;
+    let processes = match &second {
+        Some(second) => {
+            held += second.memory()?;
+            2
+        }
+        None => 1,
+    };
+    let each = held.saturating_sub(processes * idle) * 1024 / count as u64;
     println!(
-        "{count} connections held: {} MB resident in two processes, {each} bytes for each",
-        sum / 1024
+        "{count} connections held: {} MB resident in {processes} process(es), {each} bytes for each",
+        held / 1024
     );
-    println!("opened, asked twice and answered in {took:.1?}, with a restart half way");
+    let restart = if processes == 2 {
+        ", with a restart half way"
+    } else {
+        ""
+    };
+    println!("opened, asked twice and answered in {took:.1?}{restart}");
     Ok(())
 }
 
 fn raise_file_limit() -> Result<()> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,

@@ -65,7 +65,12 @@ impl Peer {
                 ourselves(&["role", "relay", &port.to_string(), &to])?
             }
             Kind::Haproxy => haproxy(&files, port, backend, "")?,
-            Kind::HaproxySplice => haproxy(&files, port, backend, "option splice-auto")?,
+            Kind::HaproxySplice => haproxy(
+                &files,
+                port,
+                backend,
+                "option splice-request\n  option splice-response",
+            )?,
             Kind::Nginx => nginx(&files, port, backend)?,
         };
         Peer::spawn(Some(command), port, files)
@@ -202,7 +207,7 @@ fn ourselves(arguments: &[&str]) -> Result<Command> {
 fn haproxy(files: &TempDir, port: u16, backend: u16, option: &str) -> Result<Command> {
     let config = files.path().join("haproxy.cfg");
     let text = format!(
-        "global\n  nbthread 2\n  maxconn 4000\n\
+        "global\n  nbthread 2\n  maxconn 4000\n  tune.bufsize 65536\n  tune.pipesize 262144\n\
          defaults\n  mode tcp\n  {option}\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n\
          listen relay\n  bind 127.0.0.1:{port} backlog 4096\n  server one 127.0.0.1:{backend}\n"
     );
@@ -218,7 +223,7 @@ fn nginx(files: &TempDir, port: u16, backend: u16) -> Result<Command> {
         "load_module /usr/lib/nginx/modules/ngx_stream_module.so;\n\
          worker_processes 2;\nworker_rlimit_nofile 19000;\ndaemon off;\npid {home}/nginx.pid;\nerror_log {home}/error.log;\n\
          events {{ worker_connections 16000; }}\n\
-         stream {{\n  access_log off;\n  tcp_nodelay on;\n  upstream one {{ server 127.0.0.1:{backend}; }}\n\
+         stream {{\n  access_log off;\n  tcp_nodelay on;\n  proxy_buffer_size 64k;\n  upstream one {{ server 127.0.0.1:{backend}; }}\n\
          server {{ listen 127.0.0.1:{port} backlog=4096; proxy_pass one; }}\n}}\n"
     );
     fs::write(&config, text)?;

@@ -7,11 +7,13 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use ferry_backends::Backend;
 use ferry_backends::userspace::{Config, Ingress, Settings, Userspace};
+use ferry_lab::netns::Namespace;
 use ferry_model::{
     DetectLocal, EndpointSlice, Event, Family, Host, PlanOptions, Planner, Policy, Protocol, Service,
     ServiceName, ServiceOptions, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort,
     TrafficPolicy,
 };
+use rustix::process::{Resource, getrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -56,13 +58,31 @@ async fn answer(mut stream: TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// Ferry in userspace mode, as the daemon would run it, with a plan of one service: its node port is `port`.
+/// Where nobody answers, not even with a refusal.
+const SILENCE: &str = "192.0.2.1:9";
+
+/// A cable whose other end takes everything for somebody else's.
+pub(crate) fn make_silent_network(namespace: &Namespace) -> Result<()> {
+    namespace.ip("link add silent type veth peer name nobody\n\
+         address add 192.0.2.254/24 dev silent\n\
+         link set nobody up\n\
+         link set silent up\n\
+         neighbour add 192.0.2.1 lladdr 02:00:00:00:00:01 dev silent\n")
+}
+
+/// Ferry in userspace mode, as the daemon would run it, with a plan of two services: one with the backend, its node
+/// port is `port`, and one whose only endpoint is dead, its node port is the next.
 pub(crate) fn relay(port: u16, backend: SocketAddr, handover: Option<&str>) -> Result<()> {
     let mut planner = Planner::new(options());
-    planner.update(events(port, backend));
+    planner.update([Event::Host(Arc::new(Host {
+        addresses: [IpAddr::from(Ipv4Addr::LOCALHOST)].into(),
+    }))]);
+    planner.update(service("web", [10, 96, 0, 1], port, backend));
+    planner.update(service("dead", [10, 96, 0, 2], port + 1, SILENCE.parse()?));
     // All that the limit on open files allows: there is nothing else in this process.
+    let files = getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20) as usize;
     let relay = Settings {
-        max_connections: 9_980,
+        max_connections: (files - 40) / 2,
         max_sessions: 1,
         ..Settings::default()
     };
@@ -95,12 +115,13 @@ fn options() -> PlanOptions {
     }
 }
 
-fn events(port: u16, backend: SocketAddr) -> Vec<Event> {
-    let name = ServiceName::new("bench", "web");
+fn service(name: &str, cluster_ip: [u8; 4], port: u16, endpoint: SocketAddr) -> [Event; 2] {
+    let slice_name = SliceName::new("bench", name);
+    let name = ServiceName::new("bench", name);
     let service = Service {
         name: name.clone(),
         kind: ServiceType::NodePort,
-        cluster_ips: vec![IpAddr::from([10, 96, 0, 1])],
+        cluster_ips: vec![IpAddr::from(cluster_ip)],
         ports: vec![ServicePort {
             name: "".into(),
             protocol: Protocol::Tcp,
@@ -117,16 +138,16 @@ fn events(port: u16, backend: SocketAddr) -> Vec<Event> {
         options: ServiceOptions::default(),
     };
     let slice = EndpointSlice {
-        name: SliceName::new("bench", "web-1"),
+        name: slice_name.clone(),
         service: name.clone(),
         family: Family::V4,
         ports: vec![SlicePort {
             name: "".into(),
             protocol: Protocol::Tcp,
-            port: backend.port(),
+            port: endpoint.port(),
         }],
         endpoints: vec![SliceEndpoint {
-            address: backend.ip(),
+            address: endpoint.ip(),
             node: None,
             ready: true,
             serving: true,
@@ -135,12 +156,8 @@ fn events(port: u16, backend: SocketAddr) -> Vec<Event> {
             node_hints: Box::default(),
         }],
     };
-    let host = Host {
-        addresses: [IpAddr::from(Ipv4Addr::LOCALHOST)].into(),
-    };
-    vec![
-        Event::Host(Arc::new(host)),
+    [
         Event::Service(name, Some(Arc::new(service))),
-        Event::Slice(slice.name.clone(), Some(Arc::new(slice))),
+        Event::Slice(slice_name, Some(Arc::new(slice))),
     ]
 }

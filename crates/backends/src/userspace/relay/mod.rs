@@ -32,6 +32,9 @@ pub(crate) use sockets::{Listening, listen};
 pub(super) use sockets::{adopt, hold, set_filter};
 pub(super) use udp::SessionRecord;
 
+/// Files for a hundred thousand connections.
+const ENOUGH_FILES: u64 = 1 << 18;
+
 /// What the relay may use and how long it waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -242,14 +245,20 @@ impl Relay {
     }
 }
 
-/// As far as it may be raised: a lower limit would only mean fewer connections.
+/// As far as it may be raised: a lower limit would only mean fewer connections. The hard limit, which takes a
+/// capability, is raised only to what is of use.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
+    let to = |files: Option<u64>| {
+        let raised = Rlimit {
+            current: files,
+            maximum: files,
+        };
+        setrlimit(Resource::Nofile, raised)
     };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+    let beyond =
+        limit.maximum.is_some_and(|maximum| maximum < ENOUGH_FILES) && to(Some(ENOUGH_FILES)).is_ok();
+    if !beyond && let Err(error) = to(limit.maximum) {
         tracing::warn!(%error, "the limit on open files stays as it is");
     }
 }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::error::Elapsed;
 
 use super::proxy_protocol;
 use super::pump::Pump;
@@ -133,7 +135,7 @@ async fn dial(door: &Door, shared: &Shared, scope: Scope, client: SocketAddr) ->
         let balancer = &door.port.balancer;
         let lease = Lease::new(balancer.pick(scope, client.ip().to_canonical(), &tried, Instant::now())?);
         let address = lease.0.address;
-        match tokio::time::timeout(*limit, connect(address)).await {
+        match attempt(address, *limit).await {
             Ok(Ok(server)) => {
                 lease.0.answered();
                 return Some((server, lease));
@@ -151,6 +153,18 @@ async fn dial(door: &Door, shared: &Shared, scope: Scope, client: SocketAddr) ->
         tried.push(address);
     }
     None
+}
+
+/// Connects within a time. An endpoint on this node has answered when the thread next looks at its sockets; a timer,
+/// and waking the poller for it, would cost as much as the connection does.
+async fn attempt(address: SocketAddr, limit: Duration) -> Result<io::Result<TcpStream>, Elapsed> {
+    let mut connecting = pin!(connect(address));
+    tokio::select! {
+        biased;
+        result = &mut connecting => return Ok(result),
+        () = tokio::task::yield_now() => {}
+    }
+    tokio::time::timeout(limit, connecting).await
 }
 
 async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
