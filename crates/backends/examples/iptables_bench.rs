@@ -159,8 +159,7 @@ fn slice(at: usize, endpoints: usize, generation: usize) -> Event {
         ready: true,
         serving: true,
         terminating: false,
-        zone_hints: Box::default(),
-        node_hints: Box::default(),
+        hints: None,
     };
     let slice = EndpointSlice {
         name: SliceName::new("bench", &format!("svc-{at:05}")),

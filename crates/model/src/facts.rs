@@ -87,8 +87,25 @@ pub struct SliceEndpoint {
     pub ready: bool,
     pub serving: bool,
     pub terminating: bool,
-    pub zone_hints: Box<[Arc<str>]>,
-    pub node_hints: Box<[Arc<str>]>,
+    /// Shared, because most endpoints of a slice have the same ones, or none.
+    pub hints: Option<Arc<Hints>>,
+}
+
+/// Whom an endpoint is meant for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    pub zones: Box<[Arc<str>]>,
+    pub nodes: Box<[Arc<str>]>,
+}
+
+impl SliceEndpoint {
+    pub fn zone_hints(&self) -> &[Arc<str>] {
+        self.hints.as_deref().map_or(&[], |hints| &hints.zones)
+    }
+
+    pub fn node_hints(&self) -> &[Arc<str>] {
+        self.hints.as_deref().map_or(&[], |hints| &hints.nodes)
+    }
 }
 
 /// The node that we run on, as the cluster knows it.

@@ -12,8 +12,8 @@ mod stale;
 mod trace;
 
 pub use facts::{
-    EndpointSlice, Host, Node, Service, ServiceOptions, ServicePort, ServiceType, Skipped, SliceEndpoint,
-    SlicePort, TrafficPolicy,
+    EndpointSlice, Hints, Host, Node, Service, ServiceOptions, ServicePort, ServiceType, Skipped,
+    SliceEndpoint, SlicePort, TrafficPolicy,
 };
 pub use names::{Family, PerFamily, PortName, Protocol, ServiceName, SliceName};
 pub use options::{DetectLocal, LocalhostNodePorts, NodePortAddress, PlanOptions, Policy};

@@ -56,7 +56,7 @@ pub fn stale_flows(old: Option<&ServicePlan>, new: Option<&ServicePlan>) -> Vec<
 }
 
 fn flows_of_gone_endpoints(old: &PortPlan, new: &PortPlan, frontend: FrontendKey) -> Vec<StaleFlows> {
-    let left: BTreeSet<SocketAddr> = new.serving().map(|endpoint| endpoint.address).collect();
+    let left: BTreeSet<SocketAddr> = new.serving().map(|endpoint| endpoint.address()).collect();
     if left.is_empty() && old.serving().next().is_some() {
         return vec![StaleFlows {
             frontend,
@@ -65,7 +65,7 @@ fn flows_of_gone_endpoints(old: &PortPlan, new: &PortPlan, frontend: FrontendKey
     }
     let gone = old
         .serving()
-        .map(|endpoint| endpoint.address)
+        .map(|endpoint| endpoint.address())
         .filter(|address| !left.contains(address));
     gone.map(|address| StaleFlows {
         frontend,
@@ -82,7 +82,7 @@ fn udp_ports(service: Option<&ServicePlan>) -> impl Iterator<Item = &PortPlan> {
 }
 
 fn serving(port: &PortPlan) -> Vec<SocketAddr> {
-    port.serving().map(|endpoint| endpoint.address).collect()
+    port.serving().map(|endpoint| endpoint.address()).collect()
 }
 
 /// A tracked UDP flow.
@@ -109,7 +109,7 @@ impl UdpFrontends {
             ..Default::default()
         };
         for port in plan.ports(family).filter(|port| port.protocol() == Protocol::Udp) {
-            let serving: HashSet<SocketAddr> = port.serving().map(|endpoint| endpoint.address).collect();
+            let serving: HashSet<SocketAddr> = port.serving().map(|endpoint| endpoint.address()).collect();
             for frontend in port.frontends() {
                 match frontend {
                     FrontendKey::Address(address, port, _) => {

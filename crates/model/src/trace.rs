@@ -280,8 +280,8 @@ impl<'a> Tracer<'a> {
         let targets: Vec<Target> = port
             .pool(scope)
             .map(|endpoint| Target {
-                address: endpoint.address,
-                masquerade: masquerade || endpoint.address.ip() == source,
+                address: endpoint.address(),
+                masquerade: masquerade || endpoint.address().ip() == source,
             })
             .collect();
         let pool = match scope {

@@ -192,7 +192,7 @@ proptest! {
             let planned = service.ports.iter().find(|p| p.name == port && p.family == Family::V4).unwrap();
             prop_assert!(!targets.is_empty());
             for target in targets {
-                prop_assert!(planned.reachable().any(|endpoint| endpoint.address == target.address));
+                prop_assert!(planned.reachable().any(|endpoint| endpoint.address() == target.address));
             }
         }
     }

@@ -489,9 +489,9 @@ fn slices() {
             ("10.1.0.3".into(), None, true, false, false),
         ]
     );
-    assert_eq!(texts(&fact.endpoints[1].zone_hints), ["a", "b"]);
-    assert_eq!(texts(&fact.endpoints[1].node_hints), ["x"]);
-    assert!(fact.endpoints[2].zone_hints.is_empty());
+    assert_eq!(texts(fact.endpoints[1].zone_hints()), ["a", "b"]);
+    assert_eq!(texts(fact.endpoints[1].node_hints()), ["x"]);
+    assert!(fact.endpoints[2].hints.is_none());
 }
 
 #[test]

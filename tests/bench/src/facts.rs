@@ -93,8 +93,7 @@ impl Words {
                 ready: true,
                 serving: true,
                 terminating: false,
-                zone_hints: Box::default(),
-                node_hints: Box::default(),
+                hints: None,
             }
         };
         let slice = EndpointSlice {

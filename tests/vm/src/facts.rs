@@ -73,8 +73,7 @@ pub(crate) fn endpoints(service: &Service, addresses: &[&str]) -> Event {
         ready: true,
         serving: true,
         terminating: false,
-        zone_hints: Box::default(),
-        node_hints: Box::default(),
+        hints: None,
     };
     let slice = EndpointSlice {
         name: SliceName::new("ns", service.name.name()),

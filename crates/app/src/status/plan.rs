@@ -201,7 +201,7 @@ impl EndpointReport {
             (false, false, false) => "not ready",
         };
         Self {
-            address: endpoint.address.to_string(),
+            address: endpoint.address().to_string(),
             local: endpoint.is_local(),
             state: state.into(),
             in_cluster_pool: endpoint.in_cluster_pool(),

@@ -309,8 +309,7 @@ fn slice(service: &str, endpoint: &str) -> EndpointSlice {
             ready: true,
             serving: true,
             terminating: false,
-            zone_hints: Box::default(),
-            node_hints: Box::default(),
+            hints: None,
         }],
     }
 }

@@ -152,8 +152,7 @@ fn service(name: &str, cluster_ip: [u8; 4], port: u16, endpoint: SocketAddr) -> 
             ready: true,
             serving: true,
             terminating: false,
-            zone_hints: Box::default(),
-            node_hints: Box::default(),
+            hints: None,
         }],
     };
     [

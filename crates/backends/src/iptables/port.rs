@@ -182,7 +182,7 @@ impl<'a> Port<'a> {
     }
 
     fn target<'e>(&self, endpoint: &'e Endpoint) -> Target<'e> {
-        let address = endpoint.address.to_string();
+        let address = endpoint.address().to_string();
         let chain = hashed_chain("KUBE-SEP-", &[&self.hashed, &address]);
         Target {
             endpoint,
@@ -338,7 +338,7 @@ impl<'a> Port<'a> {
             Some(_) => ["-m recent --name ", chain, " --set "].concat(),
             None => String::new(),
         };
-        let ip = endpoint.address.ip().to_string();
+        let ip = endpoint.address().ip().to_string();
         Chain {
             name: chain.clone(),
             rules: vec![

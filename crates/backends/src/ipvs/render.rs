@@ -70,8 +70,8 @@ impl PortWriter<'_> {
     fn loop_back(&mut self) {
         let protocol = self.port.protocol().number();
         for endpoint in self.port.endpoints.iter().filter(|endpoint| endpoint.is_local()) {
-            let ip = endpoint.address.ip();
-            let entry = Entry::IpPortIp(ip, protocol, endpoint.address.port(), ip);
+            let ip = endpoint.address().ip();
+            let entry = Entry::IpPortIp(ip, protocol, endpoint.address().port(), ip);
             self.fragment.entries.insert((Set::LoopBack, entry));
         }
     }
@@ -178,7 +178,7 @@ impl PortWriter<'_> {
 
     fn serve(&mut self, ip: IpAddr, number: u16, verdict: Verdict, claim: Claim) {
         let servers = match verdict {
-            Verdict::Forward(scope) => self.port.pool(scope).map(|endpoint| endpoint.address).collect(),
+            Verdict::Forward(scope) => self.port.pool(scope).map(|endpoint| endpoint.address()).collect(),
             // IPVS refuses what it has no real server for.
             Verdict::Drop | Verdict::Reject => BTreeSet::new(),
         };

@@ -72,12 +72,12 @@ pub(super) fn render(
 }
 
 fn pools(port: &PortPlan) -> Pools {
-    let addresses = |scope| port.pool(scope).map(|endpoint| endpoint.address).collect();
+    let addresses = |scope| port.pool(scope).map(|endpoint| endpoint.address()).collect();
     let known = match port.protocol() {
         // Established connections end by themselves, however unready their endpoint.
-        Protocol::Tcp | Protocol::Sctp => port.endpoints.iter().map(|endpoint| endpoint.address).collect(),
+        Protocol::Tcp | Protocol::Sctp => port.endpoints.iter().map(|endpoint| endpoint.address()).collect(),
         // A flow of datagrams has no end: it moves on when its endpoint can no longer serve.
-        Protocol::Udp => port.serving().map(|endpoint| endpoint.address).collect(),
+        Protocol::Udp => port.serving().map(|endpoint| endpoint.address()).collect(),
     };
     Pools {
         cluster: addresses(Scope::Cluster),

@@ -273,8 +273,7 @@ pub(crate) fn endpoints(of: &Service, addresses: &[impl AsRef<str>], suffix: &st
         ready: true,
         serving: true,
         terminating: false,
-        zone_hints: Box::default(),
-        node_hints: Box::default(),
+        hints: None,
     };
     let addresses: Vec<IpAddr> = addresses
         .iter()

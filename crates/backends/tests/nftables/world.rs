@@ -94,8 +94,7 @@ fn endpoint(address: IpAddr) -> SliceEndpoint {
         ready: true,
         serving: true,
         terminating: false,
-        zone_hints: Box::default(),
-        node_hints: Box::default(),
+        hints: None,
     }
 }
 

@@ -211,8 +211,7 @@ impl Wanted {
             ready: matches!(state, State::Ready | State::LocalReady),
             serving: *state != State::Unready,
             terminating: *state == State::Terminating,
-            zone_hints: Box::default(),
-            node_hints: Box::default(),
+            hints: None,
         };
         let number = self.endpoints.first().map_or(1, |(address, _)| address.port());
         assert!(

@@ -45,7 +45,7 @@ pub(super) fn endpoints(
                     is_local(endpoint) && in_pool(&local_pool),
                     Endpoint::IN_LOCAL_POOL,
                 );
-            Endpoint { address, flags }
+            Endpoint::new(address, flags)
         })
         .collect();
     let cluster_has_any = planned.iter().any(|endpoint| endpoint.in_cluster_pool());
@@ -154,8 +154,8 @@ impl Topology<'_> {
     fn allows(&self, endpoint: &SliceEndpoint) -> bool {
         match self {
             Topology::Anywhere => true,
-            Topology::SameNode(node) => endpoint.node_hints.iter().any(|hint| **hint == **node),
-            Topology::SameZone(zone) => endpoint.zone_hints.iter().any(|hint| **hint == **zone),
+            Topology::SameNode(node) => endpoint.node_hints().iter().any(|hint| **hint == **node),
+            Topology::SameZone(zone) => endpoint.zone_hints().iter().any(|hint| **hint == **zone),
         }
     }
 }
@@ -170,11 +170,11 @@ fn topology<'a>(endpoints: &Merged<'_>, node: &'a str, zone: Option<&'a str>) ->
             .filter(|endpoint| endpoint.ready)
     };
     let same_node = Topology::SameNode(node);
-    if ready().all(|e| !e.node_hints.is_empty()) && ready().any(|e| same_node.allows(e)) {
+    if ready().all(|e| !e.node_hints().is_empty()) && ready().any(|e| same_node.allows(e)) {
         return same_node;
     }
     let same_zone = Topology::SameZone(zone.unwrap_or_default());
-    if ready().all(|e| !e.zone_hints.is_empty()) && ready().any(|e| same_zone.allows(e)) {
+    if ready().all(|e| !e.zone_hints().is_empty()) && ready().any(|e| same_zone.allows(e)) {
         return same_zone;
     }
     Topology::Anywhere

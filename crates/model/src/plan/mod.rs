@@ -308,9 +308,11 @@ pub enum Scope {
     Local,
 }
 
+/// Twenty bytes, because a cluster has many: a `SocketAddr` alone would take 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    pub address: SocketAddr,
+    ip: IpAddr,
+    port: u16,
     flags: u8,
 }
 
@@ -321,6 +323,18 @@ impl Endpoint {
     const TERMINATING: u8 = 8;
     const IN_CLUSTER_POOL: u8 = 16;
     const IN_LOCAL_POOL: u8 = 32;
+
+    fn new(address: SocketAddr, flags: u8) -> Self {
+        Endpoint {
+            ip: address.ip(),
+            port: address.port(),
+            flags,
+        }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.ip, self.port)
+    }
 
     fn is(&self, flag: u8) -> bool {
         self.flags & flag != 0

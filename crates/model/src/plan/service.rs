@@ -170,6 +170,6 @@ fn local_ready(service: &Service, ports: &[PortPlan], family: Family) -> Option<
         .filter(|port| port.family == family)
         .flat_map(|port| port.endpoints.iter())
         .filter(|endpoint| endpoint.is_local() && endpoint.is_ready())
-        .map(|endpoint| endpoint.address.ip());
+        .map(|endpoint| endpoint.address().ip());
     Some(ready.collect::<BTreeSet<_>>().len() as u32)
 }

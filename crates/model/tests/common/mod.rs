@@ -99,8 +99,10 @@ pub(crate) fn endpoint(address: &str, words: &str) -> SliceEndpoint {
         ready: has("r"),
         serving: has("r") || has("st"),
         terminating: has("st"),
-        zone_hints: hints("z("),
-        node_hints: hints("n("),
+        hints: Some(Arc::new(Hints {
+            zones: hints("z("),
+            nodes: hints("n("),
+        })),
     }
 }
 
@@ -143,5 +145,5 @@ pub(crate) fn planned(options: PlanOptions, events: impl IntoIterator<Item = Eve
 
 /// `ip:port` of each endpoint, for short expectations.
 pub(crate) fn addresses<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Vec<String> {
-    endpoints.map(|endpoint| endpoint.address.to_string()).collect()
+    endpoints.map(|endpoint| endpoint.address().to_string()).collect()
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use ferry_model::{EndpointSlice, Family, ServiceName, SliceEndpoint, SliceName, SlicePort};
+use ferry_model::{EndpointSlice, Family, Hints, ServiceName, SliceEndpoint, SliceName, SlicePort};
 use k8s_openapi::jiff::Timestamp;
 
 use super::ip::parse_ip;
@@ -47,10 +47,14 @@ fn convert(
         );
         return None;
     };
-    let mut endpoints = Vec::with_capacity(object.endpoints.len());
+    let mut endpoints: Vec<SliceEndpoint> = Vec::with_capacity(object.endpoints.len());
     for (index, endpoint) in object.endpoints.iter().enumerate() {
         match address(endpoint.addresses.first(), family) {
-            Ok(address) => endpoints.push(slice_endpoint(address, endpoint, interner)),
+            Ok(address) => {
+                let before = endpoints.last().and_then(|endpoint| endpoint.hints.as_ref());
+                let hints = hints(&endpoint.hints, before, interner);
+                endpoints.push(slice_endpoint(address, endpoint, hints, interner));
+            }
             Err(reason) => report.skip(format_args!("endpoints[{index}].addresses"), reason),
         }
     }
@@ -90,20 +94,37 @@ fn address(text: Option<&String>, family: Family) -> Result<IpAddr, String> {
     }
 }
 
-fn slice_endpoint(address: IpAddr, object: &objects::SliceEndpoint, interner: &Interner) -> SliceEndpoint {
+fn slice_endpoint(
+    address: IpAddr,
+    object: &objects::SliceEndpoint,
+    hints: Option<Arc<Hints>>,
+    interner: &Interner,
+) -> SliceEndpoint {
     SliceEndpoint {
         address,
         node: object.node_name.as_deref().map(|name| interner.get(name)),
         ready: object.conditions.ready.unwrap_or(true),
         serving: object.conditions.serving.unwrap_or(true),
         terminating: object.conditions.terminating.unwrap_or(false),
-        zone_hints: hints(&object.hints.for_zones, interner),
-        node_hints: hints(&object.hints.for_nodes, interner),
+        hints,
+    }
+}
+
+/// The hints of an endpoint: one value with those of the endpoint before it, if they are the same.
+fn hints(object: &objects::Hints, before: Option<&Arc<Hints>>, interner: &Interner) -> Option<Arc<Hints>> {
+    let hints = Hints {
+        zones: hinted(&object.for_zones, interner),
+        nodes: hinted(&object.for_nodes, interner),
+    };
+    match before {
+        _ if hints == Hints::default() => None,
+        Some(before) if **before == hints => Some(Arc::clone(before)),
+        _ => Some(Arc::new(hints)),
     }
 }
 
 /// Hints are a set; sorted, so that equal sets are equal facts.
-fn hints(hints: &[Hint], interner: &Interner) -> Box<[Arc<str>]> {
+fn hinted(hints: &[Hint], interner: &Interner) -> Box<[Arc<str>]> {
     let mut names: Vec<Arc<str>> = hints.iter().map(|hint| interner.get(&hint.name)).collect();
     names.sort();
     names.dedup();
@@ -197,8 +218,7 @@ fn subset(
                 ready,
                 serving: ready,
                 terminating: false,
-                zone_hints: Box::default(),
-                node_hints: Box::default(),
+                hints: None,
             });
         }
     }

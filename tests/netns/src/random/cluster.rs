@@ -294,8 +294,7 @@ fn slice(rng: &mut StdRng, i: u8, family: Family, name: SliceName) -> EndpointSl
             ready,
             serving,
             terminating,
-            zone_hints: Box::default(),
-            node_hints: Box::default(),
+            hints: None,
         })
     };
     let endpoints = endpoints.into_iter().filter_map(endpoint).collect();

@@ -77,8 +77,7 @@ pub(super) fn slice(of: &Service, addresses: &[&str], port: u16, local: usize) -
         ready: true,
         serving: true,
         terminating: false,
-        zone_hints: Box::default(),
-        node_hints: Box::default(),
+        hints: None,
     };
     EndpointSlice {
         name: SliceName::new(of.name.namespace(), of.name.name()),

@@ -40,8 +40,7 @@ fn slice(of: &Service, address: &str) -> EndpointSlice {
         ready: true,
         serving: true,
         terminating: false,
-        zone_hints: Box::default(),
-        node_hints: Box::default(),
+        hints: None,
     };
     EndpointSlice {
         name: SliceName::new("ns", of.name.name()),

@@ -40,7 +40,7 @@ fn external_name(port: &PortPlan) -> Name {
 pub(super) fn render(port: &PortPlan, context: &Context, pieces: &mut Vec<Piece>) {
     let Some(timeout) = port.affinity else { return };
     for endpoint in port.reachable() {
-        remember(port, endpoint.address, timeout, context, pieces);
+        remember(port, endpoint.address(), timeout, context, pieces);
     }
     let scopes = [Scope::Cluster, Scope::Local].map(|scope| (scope, port.pool(scope).collect::<Vec<_>>()));
     for (scope, endpoints) in &scopes {
@@ -116,7 +116,7 @@ fn deal(port: &PortPlan, scope: Scope, endpoints: &[&Endpoint], pieces: &mut Vec
     let mut rules: Vec<Rule> = Vec::with_capacity(endpoints.len() + 1);
     let mut elements = Vec::with_capacity(endpoints.len());
     for (slot, endpoint) in endpoints.iter().enumerate() {
-        let (chain, clients) = endpoint_names(port, endpoint.address);
+        let (chain, clients) = endpoint_names(port, endpoint.address());
         rules.push(
             vec![
                 Statement::in_set(&[Load::Source], &clients),

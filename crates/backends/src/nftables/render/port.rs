@@ -23,8 +23,8 @@ pub(super) fn render(port: &PortPlan, context: &Context, pieces: &mut Vec<Piece>
     let mut rendering = Rendering {
         port,
         comment: comment(port),
-        cluster: port.cluster().map(|endpoint| endpoint.address).collect(),
-        local: port.local().map(|endpoint| endpoint.address).collect(),
+        cluster: port.cluster().map(|endpoint| endpoint.address()).collect(),
+        local: port.local().map(|endpoint| endpoint.address()).collect(),
         pieces,
     };
     rendering.internal();
@@ -143,8 +143,8 @@ impl Rendering<'_> {
     fn hairpins(&mut self) {
         let proto = [self.port.protocol().number()];
         for endpoint in self.port.reachable().filter(|endpoint| endpoint.is_local()) {
-            let ip = Octets::of(endpoint.address.ip());
-            let port = endpoint.address.port().to_be_bytes();
+            let ip = Octets::of(endpoint.address().ip());
+            let port = endpoint.address().port().to_be_bytes();
             let key = Key::concat(&[ip.as_slice(), ip.as_slice(), &proto, &port]);
             self.share(Shared::Element(FixedSet::Hairpin, key));
         }
