@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use ferry_lab::netns::{Answer, Probe, Proto};
 use ferry_lab::patience;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::objects::{self, CLUSTER_CIDR, Endpoint, POD1, POD1_V6, POD2, RPOD1, RPOD1_V6, RPOD2};
@@ -120,7 +121,10 @@ fn is_wrong(shot: &Shot, mode: Mode, calm: &[(Instant, Instant, Answer)]) -> boo
     }
     // iptables has no transaction over its tables: a packet between the two may find neither rule
     let lost = shot.reply.answer == Answer::Timeout && mode != Mode::Nftables;
-    !(shot.is_ok() || shot.reply.answer == Answer::Refused || lost) || is_stranger(shot, &[POD1, POD1_V6])
+    // a relay is connected to its client before its endpoint is found to be gone
+    let reset = shot.reply.answer == Answer::Reset && mode == Mode::Userspace;
+    !(shot.is_ok() || shot.reply.answer == Answer::Refused || lost || reset)
+        || is_stranger(shot, &[POD1, POD1_V6])
 }
 
 /// Was it answered by someone who is no endpoint of the service?
@@ -199,6 +203,34 @@ pub fn restart(mode: Mode) -> Result<()> {
     stage.finish()
 }
 
+/// Another `ferry` starts while the first one runs, and then the first is told to end: connections live on until they
+/// end, and no new one fails.
+pub fn handover(mode: Mode) -> Result<()> {
+    let mut stage = stage(mode, &dual_stack_service(&[POD1, RPOD1], &[POD1_V6, RPOD1_V6]))?;
+    settle(&stage, &Answer::Ok)?;
+    let traffic = streams(&stage, Some(PATIENT))?;
+    for _ in 0..2 {
+        let talk = |from: &str, to: &str| -> Result<Conversation> {
+            Conversation::start(stage.network(), from, SocketAddr::new(to.parse()?, 80))
+        };
+        let talks = [talk("pod2", VIP)?, talk("node", VIP)?, talk("client", VIP_V6)?];
+        let mut first = stage.succeed_proxy()?;
+        first.signal(Signal::TERM)?;
+        std::thread::sleep(Duration::from_millis(500));
+        ensure!(first.is_running()?, "it ended before its connections did");
+        for talk in talks {
+            ensure!(talk.stop()? > 50, "a connection was hardly used");
+        }
+        let status = first.wait()?;
+        ensure!(status.success(), "the first ferry ended with {status}");
+    }
+    for (name, shots) in stop(traffic)? {
+        let failed = shots.iter().find(|shot| !shot.is_ok());
+        ensure!(failed.is_none(), "{name}: {failed:?} of {} shots", shots.len());
+    }
+    stage.finish()
+}
+
 /// Someone flushes all rules: service is back within a second.
 pub fn flush(mode: Mode) -> Result<()> {
     let flush = match mode {
@@ -208,7 +240,12 @@ pub fn flush(mode: Mode) -> Result<()> {
         }
         Mode::Ipvs => "ipvsadm -C",
     };
-    let stage = stage(mode, &dual_stack_service(&[POD1], &[POD1_V6]))?;
+    let mut args = vec![CLUSTER_CIDR.to_owned()];
+    if mode == Mode::Userspace {
+        // It looks at its rules now and then; half a minute is the default.
+        args.push("--iptables-sync-period=300ms".to_owned());
+    }
+    let stage = Stage::up(mode, &args, &dual_stack_service(&[POD1], &[POD1_V6]))?;
     settle(&stage, &Answer::Ok)?;
     let traffic = streams(&stage, None)?;
     std::thread::sleep(Duration::from_millis(300));

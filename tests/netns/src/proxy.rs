@@ -132,15 +132,20 @@ impl Proxy {
     }
 
     /// Ends it as a service manager does, and waits.
-    pub fn terminate(mut self) -> Result<ExitStatus> {
+    pub fn terminate(self) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
+        self.wait()
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) -> Result<ExitStatus> {
         let end = Instant::now() + patience(Duration::from_secs(15));
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
             if Instant::now() > end {
-                bail!("ferry did not end after SIGTERM:\n{}", self.tail());
+                bail!("ferry did not end:\n{}", self.tail());
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -98,6 +98,35 @@ impl Stage {
         Ok(())
     }
 
+    /// Starts another `ferry` while the first one runs, waits until it has taken over, and returns the first.
+    pub fn succeed_proxy(&mut self) -> Result<Proxy> {
+        let first = self.proxy.take().context("ferry is not running")?;
+        self.start_proxy()?;
+        let id = self.proxy()?.id();
+        self.wait_for_successor(id)?;
+        Ok(first)
+    }
+
+    /// Waits until the process of that id answers at the status socket: a predecessor that has handed over does not.
+    fn wait_for_successor(&self, id: u32) -> Result<()> {
+        let mut status = self.network.node().command(program()?);
+        status.args(["status", "--output=json"]);
+        status.arg(format!(
+            "--socket={}",
+            self.dir.path().join("status.sock").display()
+        ));
+        let want = Value::from(id);
+        let took_over = ferry_lab::wait_until(Duration::from_secs(20), || {
+            let output = status.output().map(|output| output.stdout).unwrap_or_default();
+            let report: Value = serde_json::from_slice(&output).unwrap_or_default();
+            report["pid"] == want
+        });
+        if !took_over {
+            bail!("process {id} never took over\n--- ferry's log\n{}", self.log());
+        }
+        Ok(())
+    }
+
     /// Ends `ferry` with SIGTERM; the kernel keeps what it was told.
     pub fn stop_proxy(&mut self) -> Result<()> {
         let proxy = self.proxy.take().context("ferry is not running")?;

@@ -75,7 +75,7 @@ mod userspace {
             nodeport_localhost nodeport_udp session_affinity terminating topology_zones udp_before_endpoints
             udp_stale_endpoint watch_interrupted
         }
-        live { affinity scaling }
+        live { affinity flush handover no_endpoint_one_endpoint scaling }
     }
 }
 

@@ -23,7 +23,7 @@ pub use settings::{
     Settings, Source, Userspace,
 };
 
-pub use watch::{ConfigChange, ConfigWatch, reexec};
+pub use watch::{ConfigChange, ConfigWatch};
 
 use crate::cli::flags::{self, Typed};
 

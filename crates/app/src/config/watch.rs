@@ -1,10 +1,9 @@
-//! Notices a changed configuration file, judges it, and lets the process start over with it.
+//! Notices a changed configuration file and judges it.
 //!
 //! The directory is watched rather than the file, so that a file written in place, a file renamed over the
 //! old one and a ConfigMap's `..data` link pointing elsewhere all look the same: the content differs.
 
 use std::collections::BTreeSet;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -205,20 +204,6 @@ fn follow(
             watched.insert(directory);
         }
     }
-}
-
-/// Starts this program over with the same arguments and the same process id; returns only if that failed.
-/// Nothing is cleaned up before, so the data plane stays as it is.
-pub fn reexec() -> std::io::Error {
-    let mut args = std::env::args_os();
-    let name = args.next();
-    // A binary that was replaced while running is taken in its new form, one that was removed in its old.
-    let program = std::env::current_exe().ok().filter(|path| path.exists());
-    let mut command = std::process::Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
-    if let Some(name) = name {
-        command.arg0(name);
-    }
-    command.args(args).exec()
 }
 
 #[cfg(test)]

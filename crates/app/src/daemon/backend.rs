@@ -84,6 +84,19 @@ impl AnyBackend {
         (!others.is_empty()).then(|| others.join("; "))
     }
 
+    /// Whether traffic goes through this process, and would end with it.
+    pub(super) fn relays(&self) -> bool {
+        matches!(self, Self::Userspace(_))
+    }
+
+    /// Whether a successor has taken over.
+    pub(super) fn is_retired(&self) -> bool {
+        match self {
+            Self::Userspace(backend) => backend.is_retired(),
+            Self::Iptables(_) | Self::Ipvs(_) | Self::Nftables(_) => false,
+        }
+    }
+
     /// Connections that go through this process and would end with it. The other modes leave their rules behind.
     pub(super) fn open_connections(&self) -> usize {
         match self {
@@ -174,8 +187,8 @@ fn userspace_config(settings: &Settings) -> userspace::Config {
             udp_idle: settings.userspace.udp_timeout,
             ..userspace::Settings::default()
         },
-        handover: None,
-        retired: None,
+        check: settings.sync_period.max(settings.min_sync_period),
+        ..userspace::Config::default()
     }
 }
 

@@ -6,6 +6,7 @@
 mod addresses;
 mod backend;
 mod collectors;
+mod ending;
 mod flows;
 mod node;
 mod options;
@@ -23,10 +24,12 @@ pub(crate) use options::plan_options;
 pub(crate) use source::follow;
 
 use anyhow::{Context, bail};
+use ferry_host::process;
 
 use crate::cli::Action;
-use crate::config::{self, Settings};
+use crate::config::Settings;
 use crate::sync::Stop;
+use ending::Ending;
 
 /// Does what the settings and the action ask; returns only when done or when it cannot go on.
 pub fn run(settings: Settings, action: Action) -> anyhow::Result<()> {
@@ -34,26 +37,22 @@ pub fn run(settings: Settings, action: Action) -> anyhow::Result<()> {
         Action::Cleanup => cleanup(&settings),
         Action::InitOnly => start::prepare_only(settings),
         Action::Run => match start::serve(settings)? {
-            Stop::Signal(name) => {
-                tracing::info!(signal = name, "Ending; rules stay in place");
-                Ok(())
-            }
-            Stop::Reconfigure => {
+            Ending::Again(stand_in) => {
                 tracing::info!("Starting again with the changed configuration; rules stay in place");
-                Err(config::reexec()).context("starting again")
+                Err(process::replace(stand_in)).context("starting again")
             }
-            Stop::Succeeded => {
-                tracing::info!("Ending; a successor has taken over");
+            Ending::Over(Stop::Failed(reason)) => bail!(reason),
+            Ending::Over(stop) => {
+                tracing::info!(reason = %stop, "Ending; rules stay in place");
                 Ok(())
             }
-            Stop::Failed(reason) => bail!(reason),
         },
     }
 }
 
 /// Removes the rules of every mode. One that fails does not keep the others from being removed.
 fn cleanup(settings: &Settings) -> anyhow::Result<()> {
-    if !ferry_host::process::may_administer_network() {
+    if !process::may_administer_network() {
         bail!("removing rules takes the capability CAP_NET_ADMIN; try as root");
     }
     let failures = backend::cleanup_all(settings);

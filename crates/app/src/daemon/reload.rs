@@ -23,7 +23,7 @@ pub(super) fn watch(
     let follow = move || {
         while let Some(change) = watch.blocking_next() {
             match change {
-                ConfigChange::Accepted(_) => return signal.stop(Stop::Reconfigure),
+                ConfigChange::Accepted(new) => return signal.stop(Stop::Reconfigure(new.mode)),
                 ConfigChange::Refused(reason) => {
                     metrics.config_refused.increment(&[]);
                     tracing::error!(

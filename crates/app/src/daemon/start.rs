@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::Context;
 use ferry_backends::Alarm;
@@ -14,6 +14,7 @@ use ferry_sources::{Kind, Mailbox};
 use tokio::runtime::Runtime;
 
 use super::backend::AnyBackend;
+use super::ending::{self, Ending, Interrupts};
 use super::servers::{OnFailure, Which, keep_open};
 use super::source::{self, Following};
 use super::{addresses, collectors, flows, node, options, platform, reload, takeover, tuning};
@@ -26,11 +27,6 @@ use crate::servers::service_health::ServiceHealth;
 use crate::status;
 use crate::sync::{Board, Loop, Parts, Signal, Stop, Sweeper};
 
-/// How long connections that go through this process may go on after SIGTERM; a pod has 30 s by default.
-const LINGER: Duration = Duration::from_secs(25);
-/// How long they may go on after a successor has taken over: as kube-proxy's own drain would.
-const LINGER_BEHIND_SUCCESSOR: Duration = Duration::from_secs(3600);
-
 /// What exists once the Node is known and the platform is good.
 struct Prepared {
     settings: Settings,
@@ -38,6 +34,7 @@ struct Prepared {
     runtime: Runtime,
     mailbox: Arc<Mailbox>,
     signal: Arc<Signal>,
+    interrupts: Arc<Interrupts>,
     metrics: Arc<Metrics>,
     following: Following,
     families: BTreeSet<Family>,
@@ -73,8 +70,9 @@ fn allow_localhost_node_ports(prepared: &Prepared) -> anyhow::Result<()> {
 }
 
 /// Serves until told to stop.
-pub(super) fn serve(settings: Settings) -> anyhow::Result<Stop> {
+pub(super) fn serve(settings: Settings) -> anyhow::Result<Ending> {
     let started = SystemTime::now();
+    process::reap_stand_in();
     tracing::info!(
         version = settings.reported_version,
         ferry = env!("CARGO_PKG_VERSION"),
@@ -82,7 +80,8 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Stop> {
     );
     let prepared = match prepare(settings)? {
         Ok(prepared) => prepared,
-        Err(stop) => return Ok(stop),
+        Err(Stop::Reconfigure(_)) => return Ok(Ending::Again(None)),
+        Err(stop) => return Ok(Ending::Over(stop)),
     };
     let alarm: Alarm = {
         let signal = Arc::clone(&prepared.signal);
@@ -102,6 +101,7 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Stop> {
         runtime,
         mailbox,
         signal,
+        interrupts,
         metrics,
         following,
         families,
@@ -165,28 +165,10 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Stop> {
         after_first_sync: Some(Box::new(move || takeover::clean_up_aside(settings))),
     };
     let (stop, backend) = Loop::new(parts).run();
-    linger(&stop, &backend);
-    // Followed to the end.
     drop(following);
+    // A successor wants the ports of our servers.
     runtime.shutdown_background();
-    Ok(stop)
-}
-
-/// Lets connections that go through this process end by themselves, for a while. Another signal ends the wait.
-fn linger(stop: &Stop, backend: &AnyBackend) {
-    let limit = match stop {
-        Stop::Signal("SIGTERM") => LINGER,
-        Stop::Succeeded => LINGER_BEHIND_SUCCESSOR,
-        Stop::Signal(_) | Stop::Reconfigure | Stop::Failed(_) => return,
-    };
-    let deadline = Instant::now() + limit;
-    while backend.open_connections() > 0 && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let left = backend.open_connections();
-    if left > 0 {
-        tracing::warn!(connections = left, "Ending with connections still open");
-    }
+    Ok(ending::finish(stop, &backend, &interrupts))
 }
 
 fn open_backend(prepared: &Prepared, alarm: &Alarm, retired: &Alarm) -> anyhow::Result<AnyBackend> {
@@ -273,7 +255,7 @@ fn prepare(settings: Settings) -> anyhow::Result<Result<Prepared, Stop>> {
         .context("starting the runtime")?;
     let mailbox = Arc::new(Mailbox::new(&Kind::ALL));
     let signal = Arc::new(Signal::new(Arc::clone(&mailbox)));
-    stop_on_signals(&signal, &runtime)?;
+    let interrupts = Interrupts::listen(&signal)?;
     let metrics = Arc::new(Metrics::new(settings.mode, collectors::build(&settings)));
     let following = source::follow(&settings, &name, &mailbox, &runtime)?;
     let node = match node::wait(&settings, &name, &mailbox, &signal)? {
@@ -290,6 +272,7 @@ fn prepare(settings: Settings) -> anyhow::Result<Result<Prepared, Stop>> {
         runtime,
         mailbox,
         signal,
+        interrupts,
         metrics,
         following,
         families,
@@ -331,27 +314,4 @@ fn check_platform(settings: &Settings, node: Option<&Node>) -> anyhow::Result<BT
         Some(reason) => anyhow::bail!(reason),
         None => Ok(families),
     }
-}
-
-/// SIGTERM and SIGINT end the daemon, a second one at once. As the first process of a container it would ignore them
-/// otherwise.
-fn stop_on_signals(signal: &Arc<Signal>, runtime: &Runtime) -> anyhow::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal as listen};
-    let _in_runtime = runtime.enter();
-    for (kind, name) in [
-        (SignalKind::terminate(), "SIGTERM"),
-        (SignalKind::interrupt(), "SIGINT"),
-    ] {
-        let mut arrivals = listen(kind).with_context(|| format!("listening for {name}"))?;
-        let signal = Arc::clone(signal);
-        runtime.spawn(async move {
-            while arrivals.recv().await.is_some() {
-                if signal.stopping().is_some() {
-                    std::process::exit(0);
-                }
-                signal.stop(Stop::Signal(name));
-            }
-        });
-    }
-    Ok(())
 }

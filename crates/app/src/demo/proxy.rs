@@ -121,10 +121,22 @@ impl Proxy {
                 Err(errno) => return Err(io::Error::from(errno)).context("ending the proxy"),
             }
         }
-        let deadline = Instant::now() + Duration::from_secs(10);
+        if self.wait_within(Duration::from_secs(10)).is_err() {
+            self.child.kill()?;
+            self.child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for its end; an error if it is still there after that time.
+    pub(super) fn wait_within(&mut self, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
         while self.child.try_wait()?.is_none() {
             if Instant::now() > deadline {
-                self.child.kill()?;
+                bail!(
+                    "the proxy did not end within {limit:?}; its last words:\n{}",
+                    last_lines(&self.log)
+                );
             }
             thread::sleep(Duration::from_millis(5));
         }

@@ -132,9 +132,18 @@ impl Stage {
 
     fn restart(&mut self, stream: &Stream) -> Result<()> {
         title("The proxy restarts");
-        self.proxy.stop()?;
-        self.watch(stream, Duration::from_millis(300))?;
-        self.proxy = Proxy::start(self.mode.as_str(), &self.workplace, &self.network.node)?;
+        let start = |stage: &Self| Proxy::start(stage.mode.as_str(), &stage.workplace, &stage.network.node);
+        if self.mode == Mode::Userspace {
+            // Traffic goes through the process: its successor starts first and takes the sockets over.
+            let successor = start(self)?;
+            let mut predecessor = std::mem::replace(&mut self.proxy, successor);
+            predecessor.wait_within(SOON)?;
+            println!("  a successor took the sockets over, the first process has ended");
+        } else {
+            self.proxy.stop()?;
+            self.watch(stream, Duration::from_millis(300))?;
+            self.proxy = start(self)?;
+        }
         self.watch(stream, Duration::from_millis(1200))?;
         self.proxy.check()
     }

@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const QUESTION: Duration = Duration::from_secs(10);
 /// No question is longer.
 const LONGEST: u64 = 4096;
+/// How long until a socket that could not be opened is tried again: a predecessor that is about to end has it.
+const RETRY: Duration = Duration::from_secs(1);
 /// Clients served at a time.
 const CLIENTS: usize = 16;
 
@@ -69,15 +71,24 @@ pub fn serve(
         board: Arc::clone(board),
         signal: Arc::clone(signal),
     };
-    let _in_runtime = runtime.enter();
-    match bind(path) {
-        Ok(listener) => {
-            runtime.spawn(accept(listener, Arc::new(answerer)));
-        }
-        Err(error) => {
-            tracing::warn!(socket = %path.display(), err = %error, "No status socket; `ferry status` will not work");
-        }
-    }
+    let path = path.clone();
+    runtime.spawn(async move {
+        let mut told = false;
+        let listener = loop {
+            match bind(&path) {
+                Ok(listener) => break listener,
+                Err(error) if told => tracing::debug!(err = %error, "Still no status socket"),
+                Err(error) => tracing::warn!(
+                    socket = %path.display(),
+                    err = %error,
+                    "No status socket yet; `ferry status` will not work until there is one"
+                ),
+            }
+            told = true;
+            tokio::time::sleep(RETRY).await;
+        };
+        accept(listener, Arc::new(answerer)).await;
+    });
 }
 
 fn bind(path: &Path) -> io::Result<UnixListener> {

@@ -1,6 +1,7 @@
 //! What others want of the loop beside objects: stop, look again, new addresses, an answer.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -8,17 +9,30 @@ use ferry_backends::Backend;
 use ferry_model::{Host, Planner};
 use ferry_sources::Mailbox;
 
+use crate::config::Mode;
+
 /// Why the loop ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
     /// The process was asked to end.
     Signal(&'static str),
-    /// A valid new configuration waits to be read.
-    Reconfigure,
+    /// A valid new configuration, of this mode, waits to be read.
+    Reconfigure(Mode),
     /// Another process has taken over.
     Succeeded,
     /// Something that the daemon cannot do without failed.
     Failed(String),
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Signal(name) => f.write_str(name),
+            Self::Reconfigure(_) => f.write_str("the configuration changed"),
+            Self::Succeeded => f.write_str("a successor has taken over"),
+            Self::Failed(reason) => f.write_str(reason),
+        }
+    }
 }
 
 /// A question that only the loop's thread can answer.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod house;
+mod relayed;
 
 use house::{House, load_balancer, service, slice};
 use serde_json::json;

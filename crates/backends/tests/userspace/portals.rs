@@ -1,9 +1,10 @@
 //! Rules that lead traffic to the relay, between hosts.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use ferry_backends::Backend;
-use ferry_backends::userspace::Ingress;
+use ferry_backends::userspace::{Config, Ingress, Userspace};
 use ferry_lab::netns::{Network, Outcome, Probe, Proto};
 use ferry_model::Protocol::{Tcp, Udp};
 use ferry_model::{Family, TrafficPolicy};
@@ -28,9 +29,16 @@ struct Lab {
 
 impl Lab {
     fn up() -> Lab {
+        Lab::with(Config::default())
+    }
+
+    fn with(config: Config) -> Lab {
         let network = Network::up().unwrap();
-        let node = planner(&NODE_ADDRESSES, "10.244.0.0/16");
-        let world = network.node().run(|| World::new(Ingress::Portals, node)).unwrap();
+        let planner = planner(&NODE_ADDRESSES, "10.244.0.0/16");
+        let world = World {
+            backend: start(&network, config),
+            planner,
+        };
         Lab { network, world }
     }
 
@@ -56,14 +64,28 @@ impl Lab {
         text.split_once(": ").unwrap().1.to_owned()
     }
 
+    /// Ours, of both families.
     fn rules(&self) -> BTreeSet<String> {
-        let saved = self.network.node().sh("iptables-save; ip6tables-save").unwrap();
+        self.rules_of("iptables-save; ip6tables-save")
+    }
+
+    fn rules_of(&self, command: &str) -> BTreeSet<String> {
+        let saved = self.network.node().sh(command).unwrap();
         let ours = saved
             .lines()
             .filter(|line| line.contains("KUBE-"))
             .map(str::to_owned);
         ours.collect()
     }
+}
+
+/// A backend on the node, led to by rules.
+fn start(network: &Network, config: Config) -> Userspace {
+    let config = Config {
+        ingress: Ingress::Portals,
+        ..config
+    };
+    network.node().run(|| Userspace::start(config).unwrap()).unwrap()
 }
 
 /// The packet table of userspace mode: whatever the client, the endpoint sees the node.
@@ -226,13 +248,8 @@ fn rules_are_repaired_kept_over_a_restart_and_removed_for_good() {
         .node()
         .sh("iptables -t nat -F; iptables -t nat -D KUBE-PORTALS-HOST 1 || true")
         .unwrap();
-    let planner = lab.world.planner.clone();
     drop(lab.world.backend);
-    lab.world = lab
-        .network
-        .node()
-        .run(|| World::new(Ingress::Portals, planner))
-        .unwrap();
+    lab.world.backend = start(&lab.network, Config::default());
     lab.apply();
     assert_eq!(
         lab.ask("pod2", "10.96.0.1", 80, Proto::Tcp),
@@ -253,6 +270,89 @@ fn rules_are_repaired_kept_over_a_restart_and_removed_for_good() {
     let (node, backend) = (lab.network.node(), &mut lab.world.backend);
     node.run(|| backend.cleanup().unwrap()).unwrap();
     assert_eq!(lab.rules(), BTreeSet::new());
+}
+
+/// A running backend looks at its rules when the time has come, repairs them and says so.
+#[test]
+fn rules_are_repaired_while_the_backend_runs() {
+    let mut lab = Lab::with(Config {
+        check: Duration::from_millis(1),
+        ..Config::default()
+    });
+    let web = service("web", "10.96.0.1", &[("http", Tcp, 80)]).to(&[at("10.244.1.2:8080")]);
+    lab.world.set(&web.node_port(30080));
+    lab.apply();
+    let before = lab.rules_of("iptables-save");
+    for damage in [
+        "iptables -t nat -F",
+        "iptables -t nat -F KUBE-PORTALS-CONTAINER",
+        "iptables -t nat -F PREROUTING",
+        "iptables -F",
+        "iptables -t nat -A KUBE-NODEPORT-HOST -p tcp --dport 7 -j REDIRECT --to-ports 7",
+    ] {
+        lab.network.node().sh(damage).unwrap();
+        assert_ne!(lab.rules_of("iptables-save"), before, "{damage}");
+        assert_eq!(
+            lab.world.backend.next_due(),
+            Some(Duration::from_millis(1)),
+            "it wants to look again"
+        );
+        std::thread::sleep(Duration::from_millis(2));
+        let (node, world) = (lab.network.node(), &mut lab.world);
+        let apply = || {
+            world
+                .backend
+                .apply(world.planner.plan(), Family::V4)
+                .unwrap()
+                .repaired
+        };
+        let repaired = node.run(apply).unwrap();
+        assert!(!repaired.is_empty(), "{damage}: nothing was said");
+        assert_eq!(lab.rules_of("iptables-save"), before, "{damage}");
+    }
+    assert_eq!(
+        lab.ask("client", "192.0.2.10", 30080, Proto::Tcp),
+        "ok by pod1:8080 as podside"
+    );
+}
+
+/// A successor goes on with the same proxy ports, so the rules stay as they are and lead to it.
+#[test]
+fn a_successor_goes_on_with_the_rules() {
+    let files = tempfile::tempdir().unwrap();
+    let config = Config {
+        handover: Some(files.path().join("handover")),
+        ..Config::default()
+    };
+    let mut lab = Lab::with(config.clone());
+    let ports = [("http", Tcp, 80), ("dns", Udp, 80)];
+    let web = service("web", "10.96.0.1", &ports)
+        .to(&[at("10.244.1.2:8080")])
+        .node_port(30080);
+    lab.world.set(&web);
+    lab.apply();
+    let before = lab.rules();
+    for _ in 0..2 {
+        let next = start(&lab.network, config.clone());
+        let predecessor = std::mem::replace(&mut lab.world.backend, next);
+        assert_eq!(lab.apply(), Vec::<String>::new());
+        assert!(predecessor.is_retired());
+        drop(predecessor);
+        assert_eq!(lab.rules(), before);
+        for proto in [Proto::Tcp, Proto::Udp] {
+            for (from, to, port) in [
+                ("pod2", "10.96.0.1", 80),
+                ("node", "10.96.0.1", 80),
+                ("client", "192.0.2.10", 30080),
+            ] {
+                let seen = lab.ask(from, to, port, proto);
+                assert_eq!(
+                    seen, "ok by pod1:8080 as podside",
+                    "{from} -> {to}:{port}/{proto}"
+                );
+            }
+        }
+    }
 }
 
 /// A client that keeps sending from one port has a tracked flow; it must not outlive what the flow leads to.

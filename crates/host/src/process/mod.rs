@@ -1,8 +1,10 @@
 //! This process and the machine as it sees them: CPUs, its OOM score, its resource use.
-//! May read `/proc` and `/sys`, and write `/proc/self/oom_score_adj`.
+//! May read `/proc` and `/sys`, write `/proc/self/oom_score_adj`, and start this program over.
 
+mod again;
 mod memory;
 
+pub use again::{StandIn, is_stand_in, reap_stand_in, replace, stand_in};
 pub use memory::release_free_memory;
 
 use std::path::{Path, PathBuf};

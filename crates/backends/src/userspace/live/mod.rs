@@ -25,13 +25,11 @@ use state::State;
 
 /// How soon to try again what did not work.
 const RETRY: Duration = Duration::from_secs(5);
-/// How often rules are compared with what should be there.
-const CHECK: Duration = Duration::from_secs(30);
 /// How long a successor waits for every family to be applied before it takes over for good.
 const TAKEOVER: Duration = Duration::from_secs(30);
 
 /// How userspace mode is set up.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Config {
     pub ingress: Ingress,
     /// Where proxy ports listen when rules lead to them; none or a wildcard means everywhere.
@@ -39,10 +37,26 @@ pub struct Config {
     /// Where proxy ports come from; none lets the kernel choose.
     pub ports: Option<RangeInclusive<u16>>,
     pub relay: Settings,
+    /// How often rules are compared with what should be there.
+    pub check: Duration,
     /// A unix socket by which a successor gets our sockets, and we got those of a predecessor.
     pub handover: Option<PathBuf>,
     /// Called when a successor has taken over.
     pub retired: Option<Alarm>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            ingress: Ingress::default(),
+            bind_address: None,
+            ports: None,
+            relay: Settings::default(),
+            check: Duration::from_secs(30),
+            handover: None,
+            retired: None,
+        }
+    }
 }
 
 impl std::fmt::Debug for Config {
@@ -52,6 +66,7 @@ impl std::fmt::Debug for Config {
             .field("bind_address", &self.bind_address)
             .field("ports", &self.ports)
             .field("relay", &self.relay)
+            .field("check", &self.check)
             .field("handover", &self.handover)
             .finish_non_exhaustive()
     }
@@ -132,20 +147,6 @@ impl Userspace {
     /// Open connections, TCP and UDP.
     pub fn open_connections(&self) -> usize {
         lock(&self.state).open_connections()
-    }
-
-    /// Serves on without new plans until a successor has taken over, then until every connection has ended, both
-    /// within `limit`. Returns how many connections are left.
-    pub fn linger(&self, limit: Duration) -> usize {
-        let deadline = Instant::now() + limit;
-        let waits = |this: &Self| match (this.offering.is_some(), this.is_retired()) {
-            (true, false) => true,
-            (true, true) | (false, _) => this.open_connections() > 0,
-        };
-        while waits(self) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        self.open_connections()
     }
 
     /// Once every family that the predecessor served is applied, it can stop. Says whether it has.

@@ -13,7 +13,7 @@ use ferry_model::{
 
 use super::port::{Leaving, LivePort, Means};
 use super::rules::Rules;
-use super::{CHECK, Config, RETRY};
+use super::{Config, RETRY};
 use crate::userspace::handover::Estate;
 use crate::userspace::loopback::Loopback;
 use crate::userspace::portals::{self, Listen, Rule};
@@ -43,6 +43,7 @@ pub(super) struct State {
     ingress: Ingress,
     bind_address: Option<IpAddr>,
     ports: Ports,
+    check: Duration,
     loopback: Option<Loopback>,
     families: PerFamily<FamilyState>,
     estate: Estate,
@@ -56,6 +57,7 @@ impl State {
             ingress: config.ingress,
             bind_address: config.bind_address.filter(|ip| !ip.is_unspecified()),
             ports: Ports::new(config.ports.clone()),
+            check: config.check,
             loopback: None,
             families: PerFamily::default(),
             estate: Estate::default(),
@@ -245,7 +247,7 @@ impl State {
             }
             changes.push((name, rules));
         }
-        state.rules.write(changes, family, CHECK, applied)
+        state.rules.write(changes, family, self.check, applied)
     }
 
     /// Makes the kernel look at the rules again for flows of datagrams that it still sends the old way.
@@ -297,7 +299,7 @@ impl State {
         match (self.retired, unsettled, self.ingress) {
             (true, _, _) => None,
             (false, true, _) => Some(RETRY),
-            (false, false, Ingress::Portals) => Some(CHECK),
+            (false, false, Ingress::Portals) => Some(self.check),
             (false, false, Ingress::Loopback | Ingress::Mapped) => None,
         }
     }

@@ -19,7 +19,7 @@ fn child(args: &[String]) {
         return;
     }
     if std::fs::write(mark, "").is_ok() {
-        eprintln!("cannot start over: {}", ferry_app::config::reexec());
+        eprintln!("cannot start over: {}", ferry_host::process::replace(None));
     }
     std::process::exit(3);
 }

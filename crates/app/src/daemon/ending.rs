@@ -1,0 +1,179 @@
+//! How the daemon ends: connections that go through this process are not cut without need.
+//!
+//! In userspace mode traffic lives in the process. A process that is to end, or whose sockets a successor has, stays
+//! until its connections are over, within limits. A changed configuration cannot simply replace the program in place:
+//! another process stands in, takes the sockets over and serves by the new configuration, while this one waits for
+//! its connections to end. Then the program is replaced, under the process id that service managers know, and takes
+//! the sockets back.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use ferry_host::process::{self, StandIn};
+use tokio::signal::unix::{SignalKind, signal as listen};
+
+use super::backend::AnyBackend;
+use crate::config::Mode;
+use crate::sync::{Signal, Stop};
+
+/// How long connections that go through this process may go on after SIGTERM; a pod has 30 s by default.
+const LINGER: Duration = Duration::from_secs(25);
+/// How long they may go on after a successor has taken over: as long as those to a removed endpoint.
+const LINGER_BEHIND_SUCCESSOR: Duration = Duration::from_secs(3600);
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// What is left to do.
+#[derive(Debug)]
+pub(super) enum Ending {
+    /// Nothing.
+    Over(Stop),
+    /// To start over in place, while another process may stand in.
+    Again(Option<StandIn>),
+}
+
+/// The first signal that asked the daemon to end. A second one ends it at once.
+#[derive(Debug, Default)]
+pub(super) struct Interrupts(OnceLock<(&'static str, Instant)>);
+
+impl Interrupts {
+    /// Listens, on a thread of its own: signals count also when everything else has stopped. As the first process of a
+    /// container the daemon would ignore them otherwise.
+    pub(super) fn listen(signal: &Arc<Signal>) -> anyhow::Result<Arc<Self>> {
+        let interrupts = Arc::new(Self::default());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .context("listening for signals")?;
+        let (mut terminate, mut interrupt) = {
+            let _in_runtime = runtime.enter();
+            (
+                listen(SignalKind::terminate()).context("listening for SIGTERM")?,
+                listen(SignalKind::interrupt()).context("listening for SIGINT")?,
+            )
+        };
+        let (told, signal) = (Arc::clone(&interrupts), Arc::clone(signal));
+        let follow = async move {
+            loop {
+                let name = tokio::select! {
+                    _ = terminate.recv() => "SIGTERM",
+                    _ = interrupt.recv() => "SIGINT",
+                };
+                if told.0.set((name, Instant::now())).is_err() {
+                    std::process::exit(0);
+                }
+                signal.stop(Stop::Signal(name));
+            }
+        };
+        std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || runtime.block_on(follow))?;
+        Ok(interrupts)
+    }
+
+    fn first(&self) -> Option<&'static str> {
+        self.0.get().map(|(name, _)| *name)
+    }
+
+    /// A deadline, or an earlier one after a signal: SIGTERM leaves some time, SIGINT none.
+    fn bring_forward(&self, deadline: Instant) -> Instant {
+        match self.0.get() {
+            None => deadline,
+            Some(("SIGTERM", at)) => deadline.min(*at + LINGER),
+            Some((_, at)) => *at,
+        }
+    }
+
+    /// Waits until it is done, for so long at most.
+    fn wait(&self, limit: Duration, mut done: impl FnMut() -> bool) {
+        let deadline = Instant::now() + limit;
+        while !done() && Instant::now() < self.bring_forward(deadline) {
+            std::thread::sleep(GLANCE);
+        }
+    }
+}
+
+/// Lets what goes through this process end by itself, as far as the reason to stop allows.
+pub(super) fn finish(stop: Stop, backend: &AnyBackend, interrupts: &Interrupts) -> Ending {
+    let limit = match stop {
+        Stop::Reconfigure(mode) if backend.relays() => return hand_on(mode, backend, interrupts),
+        Stop::Reconfigure(_) => return Ending::Again(None),
+        Stop::Failed(_) => return Ending::Over(stop),
+        Stop::Signal(_) => LINGER,
+        Stop::Succeeded => LINGER_BEHIND_SUCCESSOR,
+    };
+    if backend.open_connections() > 0 {
+        tracing::info!(
+            connections = backend.open_connections(),
+            "Waiting for open connections to end; another signal ends them"
+        );
+    }
+    interrupts.wait(limit, || backend.open_connections() == 0);
+    tell_what_is_left(backend);
+    Ending::Over(stop)
+}
+
+/// Lets another process stand in, by the new configuration, until nothing goes through this one any more.
+fn hand_on(mode: Mode, backend: &AnyBackend, interrupts: &Interrupts) -> Ending {
+    let mut stand_in = match process::stand_in() {
+        Ok(stand_in) => stand_in,
+        Err(error) => {
+            tracing::warn!(err = %error, "No other process can stand in: starting again cuts connections");
+            return Ending::Again(None);
+        }
+    };
+    tracing::info!(
+        connections = backend.open_connections(),
+        "Another process stands in until the connections through this one have ended"
+    );
+    // In another mode there are no sockets to take over.
+    let is_handed_on = || backend.is_retired() || mode != Mode::Userspace;
+    interrupts.wait(LINGER_BEHIND_SUCCESSOR, || {
+        let quiet = is_handed_on() && backend.open_connections() == 0;
+        quiet || stand_in.has_ended() || interrupts.first().is_some()
+    });
+    if let Some(name) = interrupts.first() {
+        return end_both(name, stand_in, backend, interrupts);
+    }
+    tell_what_is_left(backend);
+    if stand_in.has_ended() {
+        tracing::warn!("The process that stood in has ended");
+        return Ending::Again(None);
+    }
+    if process::is_stand_in() {
+        // The first process will come back and take over from the last.
+        interrupts.wait(3 * LINGER_BEHIND_SUCCESSOR, || {
+            stand_in.has_ended() || interrupts.first().is_some()
+        });
+        return match interrupts.first() {
+            Some(name) => end_both(name, stand_in, backend, interrupts),
+            None => Ending::Over(Stop::Succeeded),
+        };
+    }
+    if mode != Mode::Userspace {
+        // What it wrote stays in force.
+        stand_in.terminate();
+        interrupts.wait(LINGER, || stand_in.has_ended());
+        return Ending::Again(None);
+    }
+    Ending::Again(Some(stand_in))
+}
+
+fn end_both(
+    name: &'static str,
+    mut stand_in: StandIn,
+    backend: &AnyBackend,
+    interrupts: &Interrupts,
+) -> Ending {
+    stand_in.terminate();
+    interrupts.wait(LINGER, || stand_in.has_ended() && backend.open_connections() == 0);
+    tell_what_is_left(backend);
+    Ending::Over(Stop::Signal(name))
+}
+
+fn tell_what_is_left(backend: &AnyBackend) {
+    let left = backend.open_connections();
+    if left > 0 {
+        tracing::warn!(connections = left, "Ending with connections still open");
+    }
+}
