@@ -81,6 +81,19 @@ pub struct Traffic {
     pub connections: u64,
     /// Towards the endpoint and back; `None` where the mode counts connections only.
     pub bytes: Option<(u64, u64)>,
+    /// Where connections go through the process.
+    pub relayed: Option<Relayed>,
+}
+
+/// What only a relay knows of the connections of a service port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relayed {
+    /// Open now.
+    pub open: u64,
+    /// No endpoint answered.
+    pub failed: u64,
+    /// Turned away by policy.
+    pub refused: u64,
 }
 
 /// Why a backend could not do its work.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use ferry_backends::Traffic;
+use ferry_backends::{Relayed, Traffic};
 use ferry_host::nfacct::Nfacct;
 use ferry_model::Family;
 use ferry_sources::Mailbox;
@@ -54,7 +54,8 @@ pub(super) fn register(
     if settings.mode == Mode::Iptables {
         accounting(metrics);
     }
-    if settings.traffic_counters {
+    // A relay counts whether anybody asks or not.
+    if settings.traffic_counters || settings.mode == Mode::Userspace {
         let signal = Arc::clone(signal);
         metrics.collect_with(move |text| {
             if let Some(traffic) = ask_traffic(&signal) {
@@ -208,6 +209,7 @@ fn write_traffic(text: &mut Text, traffic: &[Traffic]) {
         &endpoints,
     );
     write_bytes(text, &services);
+    write_relayed(text, &services);
 }
 
 fn write_connections(text: &mut Text, name: &str, help: &str, rows: &[&Traffic]) {
@@ -243,6 +245,41 @@ fn write_bytes(text: &mut Text, rows: &[&Traffic]) {
     }
 }
 
+fn write_relayed(text: &mut Text, rows: &[&Traffic]) {
+    type Pick = fn(&Relayed) -> u64;
+    let families: [(&str, Kind, &str, Pick); 3] = [
+        (
+            "ferry_service_open_connections",
+            Kind::Gauge,
+            "[ALPHA] Connections and UDP associations open through the relay, by service port",
+            |relayed| relayed.open,
+        ),
+        (
+            "ferry_service_failed_connections_total",
+            Kind::Counter,
+            "[ALPHA] Connections for which no endpoint answered, by service port",
+            |relayed| relayed.failed,
+        ),
+        (
+            "ferry_service_refused_connections_total",
+            Kind::Counter,
+            "[ALPHA] Connections and datagrams turned away by policy in the relay, by service port",
+            |relayed| relayed.refused,
+        ),
+    ];
+    let relayed: Vec<(&Traffic, Relayed)> =
+        rows.iter().filter_map(|row| Some((*row, row.relayed?))).collect();
+    if relayed.is_empty() {
+        return;
+    }
+    for (name, kind, help, pick) in families {
+        text.family(name, kind, help);
+        for (row, relayed) in &relayed {
+            text.sample(name, labels(row), pick(relayed) as f64);
+        }
+    }
+}
+
 fn labels(row: &Traffic) -> [(&str, &str); 5] {
     [
         ("namespace", row.port.service.namespace()),
@@ -269,6 +306,11 @@ mod tests {
             endpoint: endpoint.map(|endpoint| endpoint.parse().unwrap()),
             connections: 7,
             bytes,
+            relayed: bytes.map(|_| Relayed {
+                open: 3,
+                failed: 4,
+                refused: 5,
+            }),
         }
     }
 
@@ -289,6 +331,9 @@ mod tests {
             format!("ferry_endpoint_connections_total{{{labels},endpoint=\"10.0.0.1:80\"}} 7"),
             format!("ferry_service_bytes_total{{{labels},direction=\"to_endpoint\"}} 1"),
             format!("ferry_service_bytes_total{{{labels},direction=\"to_client\"}} 2"),
+            format!("ferry_service_open_connections{{{labels}}} 3"),
+            format!("ferry_service_failed_connections_total{{{labels}}} 4"),
+            format!("ferry_service_refused_connections_total{{{labels}}} 5"),
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }

@@ -27,23 +27,27 @@ use anyhow::{Context, bail};
 use ferry_host::process;
 
 use crate::cli::Action;
-use crate::config::Settings;
+use crate::config::{Mode, Settings};
 use crate::sync::Stop;
 use ending::Ending;
 
 /// Does what the settings and the action ask; returns only when done or when it cannot go on.
 pub fn run(settings: Settings, action: Action) -> anyhow::Result<()> {
+    let what_stays = match settings.mode {
+        Mode::Userspace => "rules and addresses stay in place, but nothing is relayed",
+        Mode::Iptables | Mode::Ipvs | Mode::Nftables => "rules stay in place",
+    };
     match action {
         Action::Cleanup => cleanup(&settings),
         Action::InitOnly => start::prepare_only(settings),
         Action::Run => match start::serve(settings)? {
             Ending::Again(stand_in) => {
-                tracing::info!("Starting again with the changed configuration; rules stay in place");
+                tracing::info!("Starting again with the changed configuration");
                 Err(process::replace(stand_in)).context("starting again")
             }
             Ending::Over(Stop::Failed(reason)) => bail!(reason),
             Ending::Over(stop) => {
-                tracing::info!(reason = %stop, "Ending; rules stay in place");
+                tracing::info!(reason = %stop, "Ending; {what_stays}");
                 Ok(())
             }
         },

@@ -81,7 +81,7 @@ pub fn serve(
                 Err(error) => tracing::warn!(
                     socket = %path.display(),
                     err = %error,
-                    "No status socket yet; `ferry status` will not work until there is one"
+                    "No status socket yet, so no `ferry status`; --status-socket names another place"
                 ),
             }
             told = true;

@@ -126,6 +126,38 @@ fn a_changed_configuration_cuts_no_connection_and_refuses_none() {
 }
 
 #[test]
+fn connections_and_bytes_are_counted_exactly() {
+    let house = build("daemon-counted");
+    let mut daemon = house.daemon_in("userspace", &[]);
+    daemon.wait_synced();
+    let series = |name: &str, more: &str| {
+        let labels = "namespace=\"shop\",service=\"web\",port=\"http\",protocol=\"tcp\",ip_family=\"IPv4\"";
+        house.metric(&format!("ferry_service_{name}{{{labels}{more}}}"))
+    };
+    let mut open = connect(&house.node).unwrap();
+    for _ in 0..5 {
+        ask(&mut open).unwrap();
+    }
+    for _ in 0..7 {
+        ask(&mut connect(&house.node).unwrap()).unwrap();
+    }
+    house.wait("the others to be over", || {
+        series("open_connections", "") == Some(1.0)
+    });
+    assert_eq!(series("connections_total", ""), Some(8.0));
+    for direction in ["to_endpoint", "to_client"] {
+        let more = format!(",direction=\"{direction}\"");
+        assert_eq!(series("bytes_total", &more), Some(12.0), "{direction}");
+    }
+    assert_eq!(series("failed_connections_total", ""), Some(0.0));
+    drop(open);
+    house.wait("the last to be over", || {
+        series("open_connections", "") == Some(0.0)
+    });
+    assert_eq!(daemon.terminate(), Some(0));
+}
+
+#[test]
 fn a_signal_ends_the_process_and_the_one_that_stands_in() {
     let house = build("daemon-both");
     let argument = configure(&house, 2);

@@ -209,6 +209,7 @@ impl Backend for IpvsBackend {
             endpoint: None,
             connections,
             bytes: Some((bytes_in, bytes_out)),
+            relayed: None,
         };
         Ok(sums.into_iter().map(traffic).collect())
     }

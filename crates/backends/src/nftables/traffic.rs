@@ -51,6 +51,7 @@ pub(super) fn read(client: &mut Client, known: &Known, family: Family) -> Result
             endpoint,
             connections,
             bytes: None,
+            relayed: None,
         })
         .collect();
     all.sort_by(|a, b| (&a.port, a.endpoint).cmp(&(&b.port, b.endpoint)));

@@ -135,7 +135,9 @@ impl Userspace {
         match Offering::start(path, estate, retire) {
             Ok(offering) => self.offering = Some(offering),
             // A restart will be noticed; that is no reason not to serve.
-            Err(error) => tracing::warn!(%error, path = %path.display(), "Sockets cannot be handed over"),
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "Sockets cannot be handed over to a successor: a restart will cut connections")
+            }
         }
     }
 

@@ -21,7 +21,7 @@ use crate::userspace::ports::Ports;
 use crate::userspace::relay::Relay;
 use crate::userspace::render;
 use crate::userspace::ruleset::{Frontend, Ingress, PortRule};
-use crate::{Applied, Error, ErrorKind, Traffic};
+use crate::{Applied, Error, ErrorKind, Relayed, Traffic};
 
 type LivePorts = BTreeMap<PortName, LivePort>;
 
@@ -347,6 +347,11 @@ impl State {
                     endpoint: None,
                     connections: totals.connections,
                     bytes: Some((totals.bytes_received, totals.bytes_sent)),
+                    relayed: Some(Relayed {
+                        open: totals.active,
+                        failed: totals.failed,
+                        refused: totals.refused,
+                    }),
                 }
             })
             .collect()
