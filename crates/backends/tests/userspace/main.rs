@@ -4,5 +4,6 @@
 mod doors;
 mod fixture;
 mod handover;
+mod options;
 mod portals;
 mod random;

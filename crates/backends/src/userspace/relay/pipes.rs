@@ -99,4 +99,16 @@ impl Pipes {
         drop(pipe);
         self.open.fetch_sub(1, Relaxed);
     }
+
+    /// Pipes that exist.
+    #[cfg(test)]
+    pub(super) fn open(&self) -> usize {
+        self.open.load(Relaxed)
+    }
+
+    /// Those of them that nobody uses.
+    #[cfg(test)]
+    pub(super) fn idle(&self) -> usize {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
 }

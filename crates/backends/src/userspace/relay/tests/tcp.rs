@@ -1,8 +1,7 @@
-//! The relay between real sockets on loopback.
+//! TCP: bytes, endpoints that do not answer, limits, changes.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,171 +9,6 @@ use std::time::{Duration, Instant};
 use ferry_model::{Protocol, Scope, Verdict};
 
 use super::*;
-use crate::userspace::balancer::Pools;
-use crate::userspace::traffic::Totals;
-
-const PATIENCE: Duration = Duration::from_secs(30);
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "never came: {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn settings() -> Settings {
-    Settings {
-        threads: 2,
-        ..Settings::default()
-    }
-}
-
-fn any() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
-}
-
-/// A relay with one door into one service port.
-struct Bench {
-    relay: Relay,
-    port: Arc<Port>,
-    door: Arc<Door>,
-    serving: Option<Serving>,
-    at: SocketAddr,
-}
-
-impl Bench {
-    fn new(
-        settings: Settings,
-        listening: Listening,
-        endpoints: &[SocketAddr],
-        affinity: Option<Duration>,
-    ) -> Bench {
-        let port = Arc::new(Port::default());
-        let door = Door::new(port.clone(), Access::open(Verdict::Forward(Scope::Cluster)));
-        let relay = Relay::start(settings).unwrap();
-        port.balancer.update(&pools(endpoints), affinity);
-        let at = listening.local_addr().unwrap();
-        let serving = Some(relay.serve(listening, door.clone(), Vec::new()).unwrap());
-        Bench {
-            relay,
-            port,
-            door,
-            serving,
-            at,
-        }
-    }
-
-    fn tcp(endpoints: &[SocketAddr]) -> Bench {
-        Bench::new(settings(), listen(Protocol::Tcp, any()).unwrap(), endpoints, None)
-    }
-
-    fn udp(settings: Settings, endpoints: &[SocketAddr]) -> Bench {
-        Bench::new(settings, listen(Protocol::Udp, any()).unwrap(), endpoints, None)
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.at).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream
-    }
-
-    fn totals(&self) -> Totals {
-        self.port.counters.read()
-    }
-
-    /// Changes the endpoints as a new plan does.
-    fn set(&self, endpoints: &[SocketAddr], limit: Option<Duration>) {
-        let left = self.port.balancer.update(&pools(endpoints), None);
-        self.relay.drain(left, limit);
-    }
-}
-
-fn pools(endpoints: &[SocketAddr]) -> Pools {
-    Pools {
-        cluster: endpoints.to_vec(),
-        local: Vec::new(),
-        known: endpoints.to_vec(),
-    }
-}
-
-/// An endpoint that treats each connection with `body` on a thread of its own.
-fn tcp_endpoint(body: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind(any()).unwrap();
-    let address = listener.local_addr().unwrap();
-    let body = Arc::new(body);
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let body = body.clone();
-            thread::spawn(move || body(stream));
-        }
-    });
-    address
-}
-
-fn echo(mut stream: TcpStream) {
-    let mut buffer = [0; 4096];
-    while let Ok(count @ 1..) = stream.read(&mut buffer) {
-        if stream.write_all(&buffer[..count]).is_err() {
-            return;
-        }
-    }
-}
-
-/// An endpoint that says its name and hangs up.
-fn named(name: &'static str) -> SocketAddr {
-    tcp_endpoint(move |mut stream| {
-        let _ = stream.write_all(name.as_bytes());
-    })
-}
-
-fn read_all(mut stream: TcpStream) -> std::io::Result<String> {
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    Ok(text)
-}
-
-/// An address where nobody listens: connecting is refused. Not where other tests get their ports from.
-fn refusing() -> SocketAddr {
-    SocketAddr::from(([127, 200, 0, 1], 9))
-}
-
-/// An address that swallows connection attempts: its queue is full and nobody takes from it.
-struct Silent {
-    address: SocketAddr,
-    _queue: (socket2::Socket, Vec<TcpStream>),
-}
-
-impl Silent {
-    fn new() -> Silent {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.bind(&any().into()).unwrap();
-        socket.listen(0).unwrap();
-        let address = socket.local_addr().unwrap().as_socket().unwrap();
-        let wait = Duration::from_millis(300);
-        let waiting: Vec<TcpStream> = (0..8)
-            .map_while(|_| TcpStream::connect_timeout(&address, wait).ok())
-            .collect();
-        assert!(waiting.len() < 8, "the queue never filled up");
-        Silent {
-            address,
-            _queue: (socket, waiting),
-        }
-    }
-}
-
-/// Bytes that differ everywhere, from a seed.
-fn noise(len: usize, mut seed: u64) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        seed = seed
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        bytes.extend_from_slice(&(seed ^ (seed >> 29)).to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
 
 #[test]
 fn tcp_echo() {
@@ -266,6 +100,9 @@ fn large_transfers_arrive_whole() {
         (totals.bytes_received, totals.bytes_sent),
         (SIZE as u64, SIZE as u64)
     );
+    let pipes = &bench.relay.shared.pipes;
+    assert!(pipes.open() > 0, "nothing was spliced");
+    assert_eq!(pipes.open(), pipes.idle(), "a pipe was kept or lost");
 }
 
 #[test]
@@ -346,6 +183,21 @@ fn where_nobody_answers_the_client_is_told() {
         ErrorKind::ConnectionReset
     );
     assert_eq!((bench.totals().failed, bench.totals().connections), (2, 0));
+}
+
+/// Four attempts by the classic times, of 250 ms, 500 ms, 1 s and 2 s.
+#[test]
+fn a_lone_silent_endpoint_is_tried_four_times() {
+    let silent = Silent::new();
+    let bench = Bench::tcp(&[silent.address]);
+    let start = Instant::now();
+    let error = read_all(bench.connect()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert!(
+        start.elapsed() >= Duration::from_millis(3750),
+        "given up after {:?}",
+        start.elapsed()
+    );
 }
 
 #[test]
@@ -549,170 +401,4 @@ fn a_crowd_with_changing_endpoints() {
         (served.load(Ordering::Relaxed) as u64, 0)
     );
     assert_eq!(totals.bytes_received, totals.bytes_sent);
-}
-
-/// An endpoint that sends each datagram back, with the sender's port in front.
-fn udp_endpoint() -> SocketAddr {
-    let socket = UdpSocket::bind(any()).unwrap();
-    let address = socket.local_addr().unwrap();
-    thread::spawn(move || {
-        let mut buffer = vec![0; 65536];
-        while let Ok((len, from)) = socket.recv_from(&mut buffer[2..]) {
-            buffer[..2].copy_from_slice(&address.port().to_be_bytes());
-            let _ = socket.send_to(&buffer[..len + 2], from);
-        }
-    });
-    address
-}
-
-fn udp_client(to: SocketAddr) -> UdpSocket {
-    let socket = UdpSocket::bind(any()).unwrap();
-    socket.connect(to).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket
-}
-
-/// Sends a datagram and returns the port of the endpoint that answered, having checked the rest.
-fn ask(socket: &UdpSocket, data: &[u8]) -> u16 {
-    socket.send(data).unwrap();
-    let mut buffer = vec![0; 65536];
-    let len = socket.recv(&mut buffer).unwrap();
-    assert!(&buffer[2..len] == data, "the answer differs");
-    u16::from_be_bytes([buffer[0], buffer[1]])
-}
-
-#[test]
-fn udp_echo_of_any_size() {
-    let bench = Bench::udp(settings(), &[udp_endpoint()]);
-    let client = udp_client(bench.at);
-    let sizes = [0, 1, 1472, 4096, 4097, 20_000, 65_000];
-    for size in sizes {
-        ask(&client, &noise(size, 3));
-    }
-    let (totals, sum) = (bench.totals(), sizes.iter().sum::<usize>() as u64);
-    assert_eq!(
-        (totals.connections, totals.active, totals.bytes_received),
-        (1, 1, sum)
-    );
-    until("the answers are counted", || {
-        bench.totals().bytes_sent == sum + 2 * sizes.len() as u64
-    });
-}
-
-#[test]
-fn a_udp_association_stays_with_its_endpoint_and_ends_when_idle() {
-    let brief = Settings {
-        udp_idle: Duration::from_millis(250),
-        ..settings()
-    };
-    let bench = Bench::udp(brief, &[udp_endpoint(), udp_endpoint()]);
-    let (one, other) = (udp_client(bench.at), udp_client(bench.at));
-    let first = ask(&one, b"x");
-    assert_ne!(ask(&other, b"x"), first);
-    assert_eq!(ask(&one, b"x"), first);
-    assert_eq!(bench.relay.sessions(), 2);
-    until("idle associations end", || bench.relay.sessions() == 0);
-    assert_eq!((bench.totals().connections, bench.totals().active), (2, 0));
-    ask(&one, b"x");
-    assert_eq!(bench.totals().connections, 3);
-}
-
-#[test]
-fn the_oldest_udp_association_makes_room() {
-    let few = Settings {
-        max_sessions: 8,
-        ..settings()
-    };
-    let bench = Bench::udp(few, &[udp_endpoint()]);
-    let clients: Vec<_> = (0..40).map(|_| udp_client(bench.at)).collect();
-    for client in &clients {
-        ask(client, b"x");
-        // The first client is always in use, so it is never the oldest.
-        ask(&clients[0], b"y");
-    }
-    until("room was made", || bench.relay.sessions() <= 8);
-    assert_eq!(bench.totals().connections, 40);
-}
-
-#[test]
-fn udp_clients_leave_a_removed_or_closed_endpoint_at_once() {
-    let (old, new) = (udp_endpoint(), udp_endpoint());
-    let bench = Bench::udp(settings(), &[old]);
-    let client = udp_client(bench.at);
-    assert_eq!(ask(&client, b"x"), old.port());
-    bench.set(&[new], None);
-    assert_eq!(ask(&client, b"x"), new.port());
-    // Without any endpoint, the association that there is goes on.
-    bench.set(&[], None);
-    assert_eq!(ask(&client, b"x"), new.port());
-    // An endpoint where nobody listens any more is left as soon as it says so.
-    let closed = refusing();
-    bench.set(&[closed], None);
-    client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    client.send(b"x").unwrap();
-    bench.set(&[closed, new], None);
-    until("the client got to the other endpoint", || {
-        client.send(b"x").unwrap();
-        client.recv(&mut [0; 16]).is_ok()
-    });
-}
-
-#[test]
-fn udp_answers_come_from_the_address_that_was_asked() {
-    let listening = listen(Protocol::Udp, "0.0.0.0:0".parse().unwrap()).unwrap();
-    let bench = Bench::new(settings(), listening, &[udp_endpoint()], None);
-    for ip in ["127.0.0.1", "127.0.0.2", "127.77.0.1"] {
-        // A connected socket takes answers from the address it is connected to only.
-        let client = udp_client(SocketAddr::new(ip.parse::<IpAddr>().unwrap(), bench.at.port()));
-        ask(&client, b"x");
-    }
-}
-
-#[test]
-fn a_closed_udp_door_frees_its_port() {
-    let mut bench = Bench::udp(settings(), &[udp_endpoint()]);
-    ask(&udp_client(bench.at), b"x");
-    bench.serving = None;
-    until("the port is free", || listen(Protocol::Udp, bench.at).is_ok());
-}
-
-#[test]
-fn held_ports_refuse_and_filtered_ones_are_silent() {
-    let held = hold(Protocol::Tcp, any()).unwrap();
-    let at = socket2::SockRef::from(&held)
-        .local_addr()
-        .unwrap()
-        .as_socket()
-        .unwrap();
-    assert_eq!(
-        TcpStream::connect(at).unwrap_err().kind(),
-        ErrorKind::ConnectionRefused
-    );
-    assert!(listen(Protocol::Tcp, at).is_err(), "the port is taken");
-    let listening = adopt(held, at).unwrap();
-    assert_eq!(listening.local_addr().unwrap(), at);
-    TcpStream::connect(at).unwrap();
-
-    let held = hold(Protocol::Udp, any()).unwrap();
-    let at = socket2::SockRef::from(&held)
-        .local_addr()
-        .unwrap()
-        .as_socket()
-        .unwrap();
-    let client = udp_client(at);
-    client.send(b"x").unwrap();
-    assert_eq!(
-        client.recv(&mut [0; 8]).unwrap_err().kind(),
-        ErrorKind::ConnectionRefused
-    );
-    assert!(listen(Protocol::Udp, at).is_err(), "the port is taken");
-
-    let listening = listen(Protocol::Tcp, any()).unwrap();
-    let at = listening.local_addr().unwrap();
-    set_filter(listening.as_fd(), Some(&[socket2::SockFilter::new(6, 0, 0, 0)])).unwrap();
-    let error = TcpStream::connect_timeout(&at, Duration::from_millis(200)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut);
-    set_filter(listening.as_fd(), None).unwrap();
-    set_filter(listening.as_fd(), None).unwrap();
-    TcpStream::connect_timeout(&at, PATIENCE).unwrap();
 }
