@@ -217,12 +217,17 @@ impl Iptables {
         command
             .args(self.features.wait.args())
             .args(["-S", "POSTROUTING", "-t", "nat"]);
-        process::run(&mut command, "", SHORT_LIMIT, &mut Unattended).is_ok_and(|ran| ran.status.success())
+        process::run(&mut command, &[], SHORT_LIMIT, &mut Unattended).is_ok_and(|ran| ran.status.success())
     }
 
-    /// Feeds a document to restore; chains that it does not name are left alone. Each of its tables is changed whole
-    /// or not at all, in the order in which they stand in it.
+    /// As [`Iptables::restore_pieces`], of a document in one piece.
     pub fn restore(&self, document: &str) -> Result<Restored, Error> {
+        self.restore_pieces(&[document])
+    }
+
+    /// Feeds a document, in pieces, to restore; chains that it does not name are left alone. Each of its tables is changed whole
+    /// or not at all, in the order in which they stand in it.
+    pub fn restore_pieces(&self, document: &[&str]) -> Result<Restored, Error> {
         let program = format!("{}-restore", self.program);
         let _own = match self.features.restore_wait {
             Wait::No => Some(self.own_lock(&program)?),
@@ -249,7 +254,8 @@ impl Iptables {
                 lock: lock.or_else(|| self.holder_now()),
             }),
             false => {
-                let failure = Failure::parse(&program, ran.status.to_string(), &ran.stderr, document);
+                let failure =
+                    Failure::parse(&program, ran.status.to_string(), &ran.stderr, &document.concat());
                 Err(Error::Restore(Box::new(failure)))
             }
         }
@@ -258,10 +264,10 @@ impl Iptables {
     /// Every table of this family as save prints it.
     pub fn save(&self) -> Result<String, Error> {
         let program = format!("{}-save", self.program);
-        let result = process::run(&mut self.command(&program), "", SAVE_LIMIT, &mut Unattended);
+        let result = process::run(&mut self.command(&program), &[], SAVE_LIMIT, &mut Unattended);
         let ran = result.map_err(|trouble| self.trouble(&program, SAVE_LIMIT, trouble, None))?;
         match ran.status.success() {
-            true => Ok(String::from_utf8_lossy(&ran.stdout).into_owned()),
+            true => Ok(text(ran.stdout)),
             false => Err(Error::Failed {
                 command: program,
                 status: ran.status.to_string(),
@@ -348,6 +354,10 @@ impl Attend for Attendant<'_> {
     }
 }
 
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
 /// nft programs also end with this status when the kernel refuses a command; they then name the line.
 fn is_lock_problem(ran: &Ran) -> bool {
     ran.status.code() == Some(STATUS_RESOURCE) && ran.stderr.contains("xtables lock")
@@ -357,7 +367,7 @@ fn first_line(program: &str) -> Result<String, Error> {
     let mut command = Command::new(program);
     command.arg("--version").env("LC_ALL", "C");
     let ran =
-        process::run(&mut command, "", SHORT_LIMIT, &mut Unattended).map_err(|trouble| match trouble {
+        process::run(&mut command, &[], SHORT_LIMIT, &mut Unattended).map_err(|trouble| match trouble {
             Trouble::Timeout => Error::Timeout {
                 program: program.to_owned(),
                 limit: SHORT_LIMIT,

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use super::{Error, Ip};
-use crate::netlink::{self, Bus, Message, Socket, messages};
+use crate::netlink::{self, Bus, Ears, Message, Socket, messages};
 
 const GROUP_NFTABLES: u32 = libc::NFNLGRP_NFTABLES as u32;
 const SUBSYS_NFTABLES: u16 = libc::NFNL_SUBSYS_NFTABLES as u16;
@@ -34,22 +34,35 @@ const WRITERS: usize = 64;
 
 /// The processes that wrote rules for us: their netlink ports are their process ids.
 #[derive(Debug, Default)]
-pub struct Writers(Mutex<VecDeque<u32>>);
+pub struct Writers(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    ports: VecDeque<u32>,
+    /// Of the sockets that watch for others.
+    ears: Vec<Ears>,
+}
 
 impl Writers {
     pub(super) fn add(&self, pid: u32) {
-        let mut writers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if writers.len() == WRITERS {
-            writers.pop_front();
+        let mut known = self.known();
+        if known.ports.len() == WRITERS {
+            known.ports.pop_front();
         }
-        writers.push_back(pid);
+        known.ports.push_back(pid);
+        known.ears.retain(|ears| ears.ignore(pid));
+    }
+
+    fn listen(&self, ears: Ears) {
+        self.known().ears.push(ears);
     }
 
     fn contains(&self, port: u32) -> bool {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(&port)
+        self.known().ports.contains(&port)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -97,6 +110,7 @@ pub fn watch_nft(writers: Arc<Writers>, each: impl Fn(Change<'_>) + Send + 'stat
     let mut socket = Socket::open(Bus::Netfilter).map_err(Error::Watch)?;
     socket.subscribe(GROUP_NFTABLES).map_err(Error::Watch)?;
     socket.set_timeout(Some(LOOK_EVERY)).map_err(Error::Watch)?;
+    writers.listen(socket.ears());
     run("iptables-watch", move || match socket.receive(true) {
         Ok(Some(datagram)) => messages(datagram)
             .filter(|message| !writers.contains(message.port))

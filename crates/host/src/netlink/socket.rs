@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::net::netlink::{self, SocketAddrNetlink};
@@ -42,6 +43,48 @@ pub enum Bus {
     Generic,
 }
 
+/// Says what a socket is told at all. Does not keep it open.
+#[derive(Debug)]
+pub struct Ears(Weak<OwnedFd>);
+
+impl Ears {
+    /// From now on the kernel drops every notification of changes that this port made, and no others, before they are
+    /// queued: hearing of a large change takes longer than making it ready. Says whether the socket is still there.
+    pub fn ignore(&self, port: u32) -> bool {
+        const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+        const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+        const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+        const PORT_AT: u32 = 12;
+        let Some(fd) = self.0.upgrade() else {
+            return false;
+        };
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let mut steps = [
+            step(LOAD_WORD, 0, 0, PORT_AT),
+            // The filter reads words in network order; the port is in the machine's.
+            step(EQUAL, 0, 1, port.to_be()),
+            step(RETURN, 0, 0, 0),
+            step(RETURN, 0, 0, u32::MAX),
+        ];
+        let program = libc::sock_fprog {
+            len: steps.len() as u16,
+            filter: steps.as_mut_ptr(),
+        };
+        // SAFETY: `program` points to as many steps as it says, and the kernel copies them before this returns.
+        // Without the filter its user has to leave out the port itself, so a failure needs no answer.
+        unsafe {
+            libc::setsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const program).cast(),
+                size_of_val(&program) as libc::socklen_t,
+            );
+        }
+        true
+    }
+}
+
 /// How a dump ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -55,7 +98,7 @@ pub enum Completion {
 /// A netlink socket.
 #[derive(Debug)]
 pub struct Socket {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     port: u32,
     seq: u32,
     send_limit: usize,
@@ -91,7 +134,7 @@ impl Socket {
         sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_TIMEOUT))
             .map_err(setup("receive timeout"))?;
         let mut socket = Self {
-            fd,
+            fd: Arc::new(fd),
             port,
             seq: 0,
             send_limit: 0,
@@ -109,6 +152,11 @@ impl Socket {
     /// The socket's netlink port: notifications about our own changes carry it.
     pub fn port(&self) -> u32 {
         self.port
+    }
+
+    /// A handle by which another thread can make this socket ignore somebody.
+    pub fn ears(&self) -> Ears {
+        Ears(Arc::downgrade(&self.fd))
     }
 
     /// The next sequence number: never zero, never used twice in a row.
