@@ -1,7 +1,7 @@
 //! What syncing costs in the iptables mode: `iptables_bench [nft|legacy] [services] [endpoints of each]`.
 //!
-//! Runs in a network namespace of its own. `own` is the time that this process spends on a CPU, `programs` the CPU
-//! time of everything that it starts, `wall` what a clock on the wall shows.
+//! Runs in a network namespace of its own. `own` is the CPU time of this process, all its threads included, `programs`
+//! the CPU time of everything that it starts, `wall` what a clock on the wall shows.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
@@ -87,25 +87,24 @@ fn apply(backend: &mut Iptables, planner: &Planner) -> Result<()> {
 
 fn measure(what: &str, rounds: usize, mut work: impl FnMut(usize) -> Result<()>) -> Result<()> {
     let mut walls = Vec::new();
-    let (own, programs) = (own_time()?, program_time()?);
+    let (own, programs) = (own_time(), program_time()?);
     for round in 0..rounds {
         let start = Instant::now();
         work(round)?;
         walls.push(start.elapsed());
     }
     let each = |time: Duration| time.as_secs_f64() * 1000.0 / rounds as f64;
-    let (own, programs) = (each(own_time()? - own), each(program_time()? - programs));
+    let (own, programs) = (each(own_time() - own), each(program_time()? - programs));
     walls.sort_unstable();
     let median = walls[rounds / 2].as_secs_f64() * 1000.0;
     println!("{what:24} wall {median:9.2} ms   own {own:8.3} ms   programs {programs:8.1} ms");
     Ok(())
 }
 
-/// Time on a CPU of this thread.
-fn own_time() -> Result<Duration> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-    let nanoseconds = text.split_whitespace().next().ok_or("no time in schedstat")?;
-    Ok(Duration::from_nanos(nanoseconds.parse()?))
+/// CPU time of all threads of this process.
+fn own_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// CPU time of all programs that were started and have ended, in hundredths of a second.

@@ -56,6 +56,8 @@ pub struct Applied {
     pub warnings: Vec<String>,
     /// Writes that the kernel or its tool refused and that were worked around or repeated in another way.
     pub failed_writes: usize,
+    /// One of them was a write of what had changed, after which everything was looked at.
+    pub refused_change: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

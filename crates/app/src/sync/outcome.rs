@@ -32,6 +32,9 @@ impl<B: Backend> Loop<B> {
         if applied.failed_writes > 0 {
             metrics.sync_failures.add(&labels, applied.failed_writes as f64);
         }
+        if applied.refused_change {
+            metrics.partial_restore_failures.increment(&labels);
+        }
         metrics.written.add(&labels, applied.added as f64);
         metrics.removed.add(&labels, applied.removed as f64);
         for table in &applied.tables {

@@ -17,7 +17,7 @@ use ferry_sources::{Change, Kind, Mailbox, ObjectId};
 use super::{Board, Flows, Loop, Parts, Rhythm, Signal, Stop, Sweeper};
 use crate::config::Mode;
 use crate::events::Recorder;
-use crate::metrics::{Build, Metrics};
+use crate::metrics::{Build, Counters, Metrics};
 use crate::servers::health::Health;
 use crate::servers::service_health::ServiceHealth;
 
@@ -35,6 +35,8 @@ struct Recording {
     /// How many of the next calls of a family fail.
     failing: Arc<Mutex<BTreeMap<Family, u32>>>,
     repaired: Arc<Mutex<Vec<Repair>>>,
+    /// Whether the next call has its change refused and repaired by looking at everything.
+    refused_change: Arc<Mutex<bool>>,
     due: Arc<Mutex<Option<Duration>>>,
 }
 
@@ -78,7 +80,10 @@ impl Backend for Recording {
             });
         }
         let repaired = std::mem::take(&mut *self.repaired.lock().unwrap());
+        let refused_change = std::mem::take(&mut *self.refused_change.lock().unwrap());
         Ok(Applied {
+            failed_writes: usize::from(refused_change),
+            refused_change,
             full: self.calls().len() <= 2,
             added: 1,
             repaired,
@@ -400,6 +405,22 @@ fn a_failing_family_is_retried_and_holds_nobody_back() {
     let failures = bench.metrics.sync_failures.get(&["IPv4"]).unwrap();
     assert_eq!(failures.0, 3.0);
     assert!(bench.metrics.sync_failures.get(&["IPv6"]).is_none());
+}
+
+#[test]
+fn a_refused_change_counts_even_if_it_was_repaired_at_once() {
+    let bench = Bench::listed(QUICK);
+    *bench.backend.refused_change.lock().unwrap() = true;
+    bench.signal.alarm();
+    let counted = |b: &Bench| {
+        let of = |counters: &Counters| counters.get(&["IPv4"]).map_or(0.0, |n| n.0);
+        (
+            of(&b.metrics.sync_failures),
+            of(&b.metrics.partial_restore_failures),
+        )
+    };
+    bench.wait(|b| counted(b) == (1.0, 1.0), "the count");
+    assert_eq!(bench.board.read().families[&Family::V4].error, None);
 }
 
 #[test]

@@ -2,13 +2,58 @@
 //! Pure. Two rules that do the same have the same form, as far as kube-proxy's rules go.
 
 use std::borrow::Cow;
-use std::fmt::Write;
+
+/// Whether a rule that a save program printed is one that we write. Most are told by their words alone.
+pub(super) fn same(saved: &str, written: &str) -> bool {
+    same_words(saved, written) || canon(saved) == canon(written)
+}
+
+/// The same words in the same order, but for what is always printed differently: the length of a host's prefix, the
+/// decimals of a chance, and the protocol before its match. Says no where it does not know.
+fn same_words(saved: &str, written: &str) -> bool {
+    let (mut found, mut ours) = (saved, written);
+    if let (Some(rest), Some(of)) = (found.strip_prefix("-p "), ours.strip_prefix("-m ")) {
+        let Some((protocol, name)) = rest.split_once(" -m ").zip(of.split_once(" -p ")) else {
+            return false;
+        };
+        // `-p X -m X ...` and `-m X -p X ...`
+        let (first, second) = (next_word(protocol.1), next_word(name.1));
+        if !(protocol.0 == name.0 && first.0 == protocol.0 && second.0 == protocol.0) {
+            return false;
+        }
+        (found, ours) = (first.1, second.1);
+    }
+    // Within quotes nothing means what it looks like.
+    let plain = !found.contains('"');
+    let mut before = "";
+    loop {
+        let ((a, rest_a), (b, rest_b)) = (next_word(found), next_word(ours));
+        let equal = a == b
+            || match before {
+                "-s" | "-d" if plain => host(a) == b,
+                "--probability" if plain => odds(a).is_some() && odds(a) == odds(b),
+                _ => false,
+            };
+        if !equal || rest_a.is_empty() != rest_b.is_empty() {
+            return false;
+        }
+        if rest_a.is_empty() {
+            return true;
+        }
+        (found, ours, before) = (rest_a, rest_b, b);
+    }
+}
+
+fn next_word(text: &str) -> (&str, &str) {
+    text.split_once(' ').unwrap_or((text, ""))
+}
 
 /// The form. Costs a few allocations: meant for observing, which is rare.
 pub(super) fn canon(rule: &str) -> String {
+    let tokens = tokens(rule);
     let mut parsed = Parsed::default();
-    parsed.read(&tokens(rule));
-    parsed.form()
+    parsed.read(&tokens);
+    parsed.form(rule.len())
 }
 
 struct Token<'a> {
@@ -64,29 +109,27 @@ fn unquote(text: &str) -> (Cow<'_, str>, &str) {
 }
 
 #[derive(Default)]
-struct Parsed {
+struct Parsed<'a> {
     /// Addresses, protocol, interfaces.
-    head: Vec<String>,
-    /// Matches in their order, the target last.
-    groups: Vec<Group>,
+    head: Vec<Part<'a>>,
+    /// Names of matches in their order, the target last.
+    groups: Vec<(&'static str, &'a str)>,
+    /// Their options, each with its group's number.
+    options: Vec<(usize, Part<'a>)>,
 }
 
-struct Group {
-    name: String,
-    options: Vec<String>,
-}
+/// An option, whether it is negated, and its value.
+type Part<'a> = (&'a str, &'static str, Cow<'a, str>);
 
-impl Parsed {
-    fn read(&mut self, tokens: &[Token<'_>]) {
+impl<'a> Parsed<'a> {
+    fn read(&mut self, tokens: &'a [Token<'a>]) {
         let mut at = 0;
         let mut not = "";
         while let Some(token) = tokens.get(at) {
-            let values = tokens[at + 1..]
-                .iter()
-                .take_while(|token| !token.is_option())
-                .count();
-            let value = tokens
-                .get(at + 1)
+            let after = &tokens[at + 1..];
+            let values = after.iter().take_while(|token| !token.is_option()).count();
+            let value = after
+                .first()
                 .filter(|_| values > 0)
                 .map_or("", |token| &token.text);
             match &*token.text {
@@ -96,24 +139,15 @@ impl Parsed {
                     continue;
                 }
                 option @ ("-s" | "-d" | "-p" | "-i" | "-o") => {
-                    self.head.push(format!("{option} {not}{}", host(value)));
+                    self.head.push((option, not, host(value).into()))
                 }
-                "-m" => self.groups.push(Group {
-                    name: value.to_owned(),
-                    options: Vec::new(),
-                }),
-                option @ ("-j" | "-g") => {
-                    self.groups.push(Group {
-                        name: format!("{option} {value}"),
-                        options: Vec::new(),
-                    });
-                }
+                "-m" => self.groups.push(("", value)),
+                "-j" => self.groups.push(("-j ", value)),
+                "-g" => self.groups.push(("-g ", value)),
+                option if values == 1 => self.option(option, not, value.into()),
                 option => {
-                    let values: Vec<&str> = tokens[at + 1..][..values]
-                        .iter()
-                        .map(|token| &*token.text)
-                        .collect();
-                    self.option(option, not, &values.join(" "));
+                    let values: Vec<&str> = after[..values].iter().map(|token| &*token.text).collect();
+                    self.option(option, not, values.join(" ").into());
                 }
             }
             not = "";
@@ -122,41 +156,53 @@ impl Parsed {
     }
 
     /// Options whose value is the default are left out, values that can be written in two ways are written in one.
-    fn option(&mut self, option: &str, not: &str, value: &str) {
-        let Some(group) = self.groups.last_mut() else {
-            self.head.push(format!("{option} {not}{value}"));
+    fn option(&mut self, option: &'a str, not: &'static str, value: Cow<'a, str>) {
+        let Some(group) = self.groups.len().checked_sub(1) else {
+            self.head.push((option, not, value));
             return;
         };
-        let option = match (option, value) {
+        let part = match (option, &*value) {
             ("--rsource", _) | ("--mask", "255.255.255.255" | "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff") => {
                 return;
             }
             ("--reject-with", "icmp-port-unreachable" | "icmp6-port-unreachable") => return,
-            ("--or-mark", bits) => format!("--set-xmark {}/{}", number(bits), number(bits)),
-            ("--xor-mark", bits) => format!("--set-xmark {}/0x0", number(bits)),
-            ("--mark" | "--set-xmark", _) => {
+            ("--or-mark", bits) => {
+                let bits = number(bits);
+                ("--set-xmark", "", format!("{bits}/{bits}").into())
+            }
+            ("--xor-mark", bits) => ("--set-xmark", "", format!("{}/0x0", number(bits)).into()),
+            ("--mark" | "--set-xmark", value) => {
                 let (bits, mask) = value.split_once('/').unwrap_or((value, "0xffffffff"));
-                format!("{option} {not}{}/{}", number(bits), number(mask))
+                (option, not, format!("{}/{}", number(bits), number(mask)).into())
             }
-            ("--probability", _) => format!("{option} {not}{}", odds(value)),
-            ("--ctstate", _) => {
-                let mut states: Vec<&str> = value.split(',').collect();
+            ("--probability", chance) => match odds(chance) {
+                Some(odds) => (option, not, odds.to_string().into()),
+                None => (option, not, value),
+            },
+            ("--ctstate", states) => {
+                let mut states: Vec<&str> = states.split(',').collect();
                 states.sort_unstable();
-                format!("{option} {not}{}", states.join(","))
+                (option, not, states.join(",").into())
             }
-            _ => format!("{option} {not}{value}"),
+            _ => (option, not, value),
         };
-        group.options.push(option);
+        self.options.push((group, part));
     }
 
-    fn form(mut self) -> String {
+    fn form(mut self, length: usize) -> String {
         self.head.sort_unstable();
-        let mut form = self.head.join(" ");
-        for mut group in self.groups {
-            group.options.sort_unstable();
-            let _ = write!(form, " [{}", group.name);
-            for option in group.options {
-                let _ = write!(form, " {option}");
+        self.options.sort_unstable();
+        let mut form = String::with_capacity(length + length / 4);
+        for (option, not, value) in &self.head {
+            let parts = [if form.is_empty() { "" } else { " " }, option, " ", not, value];
+            parts.iter().for_each(|part| form.push_str(part));
+        }
+        let mut options = self.options.iter().peekable();
+        for (number, (kind, name)) in self.groups.iter().enumerate() {
+            [" [", kind, name].iter().for_each(|part| form.push_str(part));
+            while let Some((_, (option, not, value))) = options.next_if(|(group, _)| *group == number) {
+                let parts = [" ", option, " ", not, value];
+                parts.iter().for_each(|part| form.push_str(part));
             }
             form.push(']');
         }
@@ -182,16 +228,14 @@ fn number(text: &str) -> String {
 }
 
 /// The kernel keeps a chance as a fraction of 2^31; the programs print that with more decimals than we write.
-fn odds(text: &str) -> String {
-    text.parse::<f64>().map_or_else(
-        |_| text.to_owned(),
-        |chance| format!("{}", (chance * 2f64.powi(31)).round()),
-    )
+fn odds(text: &str) -> Option<u64> {
+    let chance = text.parse::<f64>().ok()?;
+    Some((chance * 2f64.powi(31)).round() as u64)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::canon;
+    use super::{canon, same, same_words};
 
     /// Ours, and what iptables-save 1.8.9 prints for it.
     const PAIRS: [(&str, &str); 9] = [
@@ -234,6 +278,55 @@ mod tests {
     fn what_is_written_and_what_is_saved_have_one_form() {
         for (written, saved) in PAIRS {
             assert_eq!(canon(written), canon(saved));
+            assert!(same(saved, written));
+        }
+    }
+
+    #[test]
+    fn rules_are_told_by_their_words_where_that_is_certain() {
+        let to = "--to-destination 10.0.0.1:80";
+        for (saved, written) in [
+            (
+                "-s 10.0.0.1/32 -j KUBE-MARK-MASQ",
+                "-s 10.0.0.1 -j KUBE-MARK-MASQ",
+            ),
+            ("-s fd00::1/128 -j KUBE-MARK-MASQ", "-s fd00::1 -j KUBE-MARK-MASQ"),
+            (
+                &*format!("-p tcp -m tcp -j DNAT {to}"),
+                &*format!("-m tcp -p tcp -j DNAT {to}"),
+            ),
+            (
+                "-m statistic --mode random --probability 0.33333333349 -j KUBE-SEP-X",
+                "-m statistic --mode random --probability 0.3333333333 -j KUBE-SEP-X",
+            ),
+            ("-j KUBE-SEP-X", "-j KUBE-SEP-X"),
+        ] {
+            assert!(same_words(saved, written), "{saved}");
+            assert_eq!(canon(saved), canon(written));
+        }
+        for (saved, written) in [
+            ("-s 10.0.0.1/32 -j A", "-s 10.0.0.2 -j A"),
+            ("-s 10.0.0.1/24 -j A", "-s 10.0.0.1 -j A"),
+            ("-p tcp -m udp -j A", "-m tcp -p tcp -j A"),
+            ("-p tcp -m tcp -j A", "-m tcp -p tcp -j B"),
+            ("-p tcp -m tcp -j A", "-m udp -p tcp -j A"),
+            ("-j A", "-j A -x"),
+            ("-j A -x", "-j A"),
+            ("", "-j A"),
+            (
+                r#"-m comment --comment "-s 10.0.0.1/32 x" -j A"#,
+                r#"-m comment --comment "-s 10.0.0.1 x" -j A"#,
+            ),
+            (
+                "-m statistic --mode random --probability 0.5 -j A",
+                "-m statistic --mode random --probability 0.25 -j A",
+            ),
+            (
+                "-m statistic --mode random --probability x -j A",
+                "-m statistic --mode random --probability y -j A",
+            ),
+        ] {
+            assert!(!same(saved, written), "{saved}");
         }
     }
 

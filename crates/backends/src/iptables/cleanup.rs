@@ -114,7 +114,6 @@ fn clean(tool: &Iptables, beside: Beside, left: &mut Vec<String>) {
     for table in Table::ALL {
         let chains: Vec<&str> = observed
             .chains(table)
-            .into_iter()
             .filter(|chain| beside.removes(table, chain))
             .collect();
         if chains.is_empty() {
@@ -123,7 +122,7 @@ fn clean(tool: &Iptables, beside: Beside, left: &mut Vec<String>) {
         let whole = removal(&observed, table, &chains, beside);
         // The nft program takes minutes for very many chains at once; then, and after a failure, go by parts.
         let fits = tool.flavour() == Flavour::Legacy || chains.len() <= super::ops::NFT_CHAINS;
-        if !fits || tool.restore(&whole.text()).is_err() {
+        if !fits || tool.restore_pieces(&whole.pieces()).is_err() {
             by_parts(tool, &observed, table, &chains, beside, left);
         }
     }
@@ -166,7 +165,7 @@ fn by_parts(
         let mut document = Document::default();
         document.remove(table, &Owner::Node, chain, rule);
         left.extend(
-            tool.restore(&document.text())
+            tool.restore_pieces(&document.pieces())
                 .err()
                 .map(|error| error.to_string()),
         );
@@ -177,7 +176,7 @@ fn by_parts(
             .iter()
             .for_each(|name| document.declare(table, &Owner::Node, name));
         left.extend(
-            tool.restore(&document.text())
+            tool.restore_pieces(&document.pieces())
                 .err()
                 .map(|error| error.to_string()),
         );
@@ -185,14 +184,14 @@ fn by_parts(
     for names in chains.chunks(super::ops::NFT_CHAINS) {
         let mut document = Document::default();
         names.iter().for_each(|name| document.delete_empty(table, name));
-        if tool.restore(&document.text()).is_ok() {
+        if tool.restore_pieces(&document.pieces()).is_ok() {
             continue;
         }
         for name in names {
             let mut document = Document::default();
             document.delete_empty(table, name);
             left.extend(
-                tool.restore(&document.text())
+                tool.restore_pieces(&document.pieces())
                     .err()
                     .map(|error| format!("chain {name} stays: {error}")),
             );

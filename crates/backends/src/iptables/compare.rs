@@ -1,68 +1,71 @@
 //! From what was observed to what should be.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
-use ferry_model::{Plan, ServiceName};
+use ferry_model::{Plan, ServiceName, ServicePlan};
 
-use super::canon::canon;
+use super::canon::{canon, same};
+use super::chains::Chain;
 use super::diff::{Known, Written, tail_of};
 use super::document::Owner;
 use super::names::{self, Shared, Table, is_service_chain};
 use super::observe::{Observed, target};
 use super::ops::{DELETIONS, Edit, Ops, SharedOp};
-use super::render::{Context, render_node, render_service};
-use super::ruleset::{Chain, NodeRules};
+use super::render::{Context, render_into, render_node};
+use super::ruleset::{NodeRules, ServiceRules};
 
 /// The way from what was observed to the plan, and what will be known once it has been gone.
 pub(super) fn from_observed(observed: &Observed<'_>, plan: &Plan, context: &Context<'_>) -> (Ops, Known) {
-    let chains = observed.chains(Table::Nat).into_iter();
-    let stale = chains.filter(|chain| is_service_chain(chain)).collect();
     let mut comparison = Comparison {
         observed,
         ops: Ops::default(),
-        stale,
+        wanted: vec![false; observed.chains(Table::Nat).count()],
     };
     let node = render_node(context);
-    let mut known = Known {
-        revision: plan.revision(),
-        node: plan.node().clone(),
-        style: context.style,
-        services: BTreeMap::new(),
-        counts: node.counts(),
-    };
+    let mut counts = node.counts();
     comparison.node(&node);
     let mut shared: [Vec<(Owner, Vec<String>)>; 6] = Default::default();
+    let mut rules = ServiceRules::default();
     for service in plan.services() {
-        let mut rules = render_service(service, context);
-        known.counts.add(rules.counts());
-        let written = Written {
-            plan: service.clone(),
-            comments: context.comments,
-        };
-        known.services.insert(service.name.clone(), written);
+        render_into(service, context, &mut rules);
+        counts.add(rules.counts());
         let owner = Owner::Service(service.name.clone());
         for (all, own) in shared.iter_mut().zip(&mut rules.shared) {
             if !own.is_empty() {
                 all.push((owner.clone(), std::mem::take(own)));
             }
         }
-        for chain in rules.chains {
-            comparison.service_chain(&owner, chain);
-        }
+        rules
+            .chains
+            .iter()
+            .for_each(|chain| comparison.service_chain(&owner, chain));
     }
     for (chain, rules) in Shared::ALL.into_iter().zip(shared) {
         comparison.shared_chain(chain, rules, tail_of(chain, &node));
     }
-    comparison.ops.stale = comparison.stale.into_iter().map(str::to_owned).collect();
-    comparison.ops.stale.sort_unstable();
-    (comparison.ops, known)
+    let written = |service: &Arc<ServicePlan>| Written {
+        plan: service.clone(),
+        comments: context.comments,
+    };
+    let known = Known {
+        revision: plan.revision(),
+        node: plan.node().clone(),
+        style: context.style,
+        services: plan
+            .services()
+            .map(|service| (service.name.clone(), written(service)))
+            .collect(),
+        counts,
+    };
+    (comparison.finish(), known)
 }
 
 struct Comparison<'a> {
     observed: &'a Observed<'a>,
     ops: Ops,
-    /// Chains of services that nothing has asked for yet.
-    stale: HashSet<&'a str>,
+    /// Observed chains of services that are asked for, by their place.
+    wanted: Vec<bool>,
 }
 
 impl Comparison<'_> {
@@ -116,11 +119,29 @@ impl Comparison<'_> {
         }
     }
 
-    fn service_chain(&mut self, owner: &Owner, chain: Chain) {
-        self.stale.remove(chain.name.as_str());
-        if !self.observed.holds(Table::Nat, &chain.name, &chain.rules) {
-            self.ops.chains.push((owner.clone(), chain));
+    fn service_chain(&mut self, owner: &Owner, chain: Chain<'_>) {
+        let place = self.observed.place(Table::Nat, chain.name);
+        let held = place.is_some_and(|place| {
+            self.wanted[place] = true;
+            let found = self.observed.at(Table::Nat, place);
+            found.len() == chain.count
+                && found
+                    .iter()
+                    .zip(chain.rules())
+                    .all(|(found, rule)| same(found, rule))
+        });
+        if !held {
+            self.ops.push(owner, chain);
         }
+    }
+
+    /// What is left are chains of services that nothing asked for.
+    fn finish(mut self) -> Ops {
+        let chains = self.observed.chains(Table::Nat).zip(self.wanted);
+        let stale = chains.filter(|(chain, wanted)| !wanted && is_service_chain(chain));
+        self.ops.stale = stale.map(|(chain, _)| chain.to_owned()).collect();
+        self.ops.stale.sort_unstable();
+        self.ops
     }
 
     fn shared_chain(&mut self, chain: Shared, rules: Vec<(Owner, Vec<String>)>, tail: Vec<String>) {
@@ -176,9 +197,8 @@ pub(super) fn differences(ops: &Ops) -> Vec<Difference> {
     let rules = ops.appended.iter().chain(&ops.inserted);
     found.extend(rules.map(|(table, chain, text)| (rule(*table, chain, text), None)));
     found.extend(
-        ops.chains
-            .iter()
-            .map(|(owner, chain)| (place(Table::Nat, &chain.name), service(owner))),
+        ops.chains()
+            .map(|(owner, chain)| (place(Table::Nat, chain.name), service(owner))),
     );
     found
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ferry_model::{Changed, Family, NodePlan, Plan, Revision, ServiceName, ServicePlan};
 
+use super::chains::Chain;
 use super::document::Owner;
 use super::names::{self, Shared, Table, is_service_chain};
 use super::ops::{DELETIONS, Edit, Ops, SharedOp, has_tail};
@@ -66,7 +67,7 @@ pub(super) fn from_known(known: &mut Known, plan: &Plan, context: &Context<'_>) 
         replace_service(
             &Owner::Service(name.clone()),
             &old_rules,
-            new_rules,
+            &new_rules,
             &mut ops,
             &mut edits,
             &mut known.counts,
@@ -132,7 +133,7 @@ fn all_names(known: &Known, plan: &Plan) -> Vec<ServiceName> {
 fn replace_service(
     owner: &Owner,
     old: &ServiceRules,
-    new: ServiceRules,
+    new: &ServiceRules,
     ops: &mut Ops,
     edits: &mut [Edit; 6],
     counts: &mut Counts,
@@ -142,21 +143,16 @@ fn replace_service(
     for chain in Shared::ALL {
         edits[chain as usize].replace(chain, owner, old.shared(chain), new.shared(chain));
     }
-    let old_chains: HashMap<&str, &[String]> = old
+    let had: HashMap<&str, Chain<'_>> = old.chains.iter().map(|chain| (chain.name, chain)).collect();
+    let names: HashSet<&str> = new.chains.iter().map(|chain| chain.name).collect();
+    let gone = old.chains.iter().filter(|chain| !names.contains(chain.name));
+    ops.stale.extend(gone.map(|chain| chain.name.to_owned()));
+    for chain in new
         .chains
         .iter()
-        .map(|chain| (chain.name.as_str(), chain.rules.as_slice()))
-        .collect();
-    let names: HashSet<&str> = new.chains.iter().map(|chain| chain.name.as_str()).collect();
-    let gone = old
-        .chains
-        .iter()
-        .filter(|chain| !names.contains(chain.name.as_str()));
-    ops.stale.extend(gone.map(|chain| chain.name.clone()));
-    for chain in new.chains {
-        if old_chains.get(chain.name.as_str()) != Some(&chain.rules.as_slice()) {
-            ops.chains.push((owner.clone(), chain));
-        }
+        .filter(|chain| had.get(chain.name) != Some(chain))
+    {
+        ops.push(owner, chain);
     }
 }
 
@@ -233,12 +229,9 @@ pub(super) fn restoring(known: &Known, family: Family, chains: &BTreeSet<(Table,
             break;
         }
         let rules = render_service(&written.plan, &context(written.comments));
-        let changed = rules
-            .chains
-            .into_iter()
-            .filter(|chain| of_services.remove(chain.name.as_str()));
-        ops.chains
-            .extend(changed.map(|chain| (Owner::Service(name.clone()), chain)));
+        let owner = Owner::Service(name.clone());
+        let changed = rules.chains.iter().filter(|chain| of_services.remove(chain.name));
+        changed.for_each(|chain| ops.push(&owner, chain));
     }
     of_services.is_empty().then_some(ops)
 }

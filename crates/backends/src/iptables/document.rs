@@ -4,6 +4,7 @@ use std::fmt;
 
 use ferry_model::ServiceName;
 
+use super::chains::Chain;
 use super::names::Table;
 
 /// Whose rules they are.
@@ -22,18 +23,68 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Lines of one owner that stand together.
-#[derive(Clone, Debug)]
-struct Piece {
-    owner: Owner,
+/// Lines in a row that know their owners.
+#[derive(Clone, Debug, Default)]
+struct Lines {
     text: String,
+    /// Every owner, with where its lines end.
+    owners: Vec<(Owner, usize)>,
+}
+
+impl Lines {
+    fn push(&mut self, owner: &Owner, parts: &[&str]) {
+        parts.iter().for_each(|part| self.text.push_str(part));
+        match self.owners.last_mut() {
+            Some((last, end)) if last == owner => *end = self.text.len(),
+            _ => self.owners.push((owner.clone(), self.text.len())),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    fn count(&self) -> usize {
+        newlines(&self.text)
+    }
+
+    /// What stands together, and whose it is.
+    fn pieces(&self) -> impl Iterator<Item = (&Owner, &str)> {
+        let mut start = 0;
+        self.owners.iter().map(move |(owner, end)| {
+            let piece = &self.text[start..*end];
+            start = *end;
+            (owner, piece)
+        })
+    }
+
+    fn without(&mut self, owner: &Owner) {
+        let mut rest = Lines::default();
+        for (of, piece) in self.pieces().filter(|(of, _)| *of != owner) {
+            rest.push(of, &[piece]);
+        }
+        *self = rest;
+    }
+
+    /// Whose line this is, counted from 0.
+    fn owner(&self, line: usize) -> Option<&Owner> {
+        let mut at = 0;
+        self.pieces().find_map(|(owner, piece)| {
+            at += newlines(piece);
+            (line < at).then_some(owner)
+        })
+    }
+}
+
+fn newlines(text: &str) -> usize {
+    text.bytes().filter(|byte| *byte == b'\n').count()
 }
 
 /// One table's part: chains are declared (which empties those that exist), then filled and edited, then deleted.
 #[derive(Clone, Debug, Default)]
 struct Section {
-    declared: Vec<Piece>,
-    rules: Vec<Piece>,
+    declared: Lines,
+    rules: Lines,
     deleted: Vec<String>,
 }
 
@@ -44,15 +95,19 @@ impl Section {
 
     /// Lines of the document, those that open and commit the table included.
     fn lines(&self) -> usize {
-        let lines = |pieces: &[Piece]| {
-            pieces
-                .iter()
-                .map(|piece| piece.text.lines().count())
-                .sum::<usize>()
-        };
         match self.is_empty() {
             true => 0,
-            false => lines(&self.declared) + lines(&self.rules) + self.deleted.len() + 2,
+            false => self.declared.count() + self.rules.count() + self.deleted.len() + 2,
+        }
+    }
+
+    /// Whose line this is, counted from 0 at the line that opens the table.
+    fn owner(&self, line: usize) -> Option<&Owner> {
+        let line = line.checked_sub(1)?;
+        let declared = self.declared.count();
+        match line.checked_sub(declared) {
+            None => self.declared.owner(line),
+            Some(line) => self.rules.owner(line),
         }
     }
 }
@@ -69,63 +124,54 @@ pub(super) struct Document {
 }
 
 impl Document {
-    /// Makes a chain hold these rules and no others.
-    pub(super) fn chain(&mut self, table: Table, owner: &Owner, name: &str, rules: &[String]) {
-        self.declare(table, owner, name);
-        self.added += rules.len();
-        self.written[table as usize] += rules.len();
-        let text = text_of(&mut self.section(table).rules, owner);
-        text.reserve(
-            rules
-                .iter()
-                .map(|rule| name.len() + rule.len() + "-A  \n".len())
-                .sum(),
-        );
-        for rule in rules {
-            ["-A ", name, " ", rule, "\n"]
-                .iter()
-                .for_each(|part| text.push_str(part));
-        }
+    /// Makes a service's chain hold its rules and no others.
+    pub(super) fn chain(&mut self, owner: &Owner, chain: Chain<'_>) {
+        self.chains += 1;
+        self.added += chain.count;
+        self.written[Table::Nat as usize] += chain.count;
+        let section = self.section(Table::Nat);
+        section.declared.push(owner, &[chain.declaration]);
+        section.rules.push(owner, &[chain.lines]);
+    }
+
+    /// Makes a chain of the node hold these rules and no others.
+    pub(super) fn node_chain(&mut self, table: Table, name: &str, rules: &[String]) {
+        self.declare(table, &Owner::Node, name);
+        rules
+            .iter()
+            .for_each(|rule| self.append(table, &Owner::Node, name, rule));
     }
 
     /// Makes a chain that is empty, also if it was there and was not.
     pub(super) fn declare(&mut self, table: Table, owner: &Owner, name: &str) {
         self.chains += 1;
-        push(
-            &mut self.section(table).declared,
-            owner,
-            &[":", name, " - [0:0]\n"],
-        );
+        self.section(table)
+            .declared
+            .push(owner, &[":", name, " - [0:0]\n"]);
     }
 
     /// Adds a rule at a chain's end.
     pub(super) fn append(&mut self, table: Table, owner: &Owner, chain: &str, rule: &str) {
         self.count(table, chain);
-        push(
-            &mut self.section(table).rules,
-            owner,
-            &["-A ", chain, " ", rule, "\n"],
-        );
+        self.section(table)
+            .rules
+            .push(owner, &["-A ", chain, " ", rule, "\n"]);
     }
 
     /// Adds a rule at a chain's head.
     pub(super) fn insert(&mut self, table: Table, owner: &Owner, chain: &str, rule: &str) {
         self.count(table, chain);
-        push(
-            &mut self.section(table).rules,
-            owner,
-            &["-I ", chain, " ", rule, "\n"],
-        );
+        self.section(table)
+            .rules
+            .push(owner, &["-I ", chain, " ", rule, "\n"]);
     }
 
     /// Removes a rule by what it says: should it be gone already, the restore fails instead of removing another one.
     pub(super) fn remove(&mut self, table: Table, owner: &Owner, chain: &str, rule: &str) {
         self.removed += 1;
-        push(
-            &mut self.section(table).rules,
-            owner,
-            &["-D ", chain, " ", rule, "\n"],
-        );
+        self.section(table)
+            .rules
+            .push(owner, &["-D ", chain, " ", rule, "\n"]);
     }
 
     /// Empties and deletes a chain.
@@ -160,8 +206,8 @@ impl Document {
     /// Leaves out everything of an owner.
     pub(super) fn without(&mut self, owner: &Owner) {
         for section in &mut self.sections {
-            section.declared.retain(|piece| piece.owner != *owner);
-            section.rules.retain(|piece| piece.owner != *owner);
+            section.declared.without(owner);
+            section.rules.without(owner);
         }
     }
 
@@ -198,81 +244,64 @@ impl Document {
         &mut self.sections[table as usize]
     }
 
-    /// The text.
-    pub(super) fn text(&self) -> String {
-        let mut text = String::with_capacity(self.bytes());
-        self.walk(|line, _| text.push_str(line));
-        text
-    }
-
-    /// Whose line this is, counted from 1.
-    pub(super) fn owner(&self, line: usize) -> Option<Owner> {
-        let (mut at, mut found) = (0, None);
-        self.walk(|piece, owner| {
-            let lines = piece.matches('\n').count();
-            if (at + 1..=at + lines).contains(&line) {
-                found = owner.cloned();
-            }
-            at += lines;
-        });
-        found
-    }
-
-    fn bytes(&self) -> usize {
-        let mut bytes = 0;
-        self.walk(|piece, _| bytes += piece.len());
-        bytes
-    }
-
-    fn walk(&self, mut each: impl FnMut(&str, Option<&Owner>)) {
+    /// The text, in pieces.
+    pub(super) fn pieces(&self) -> Vec<&str> {
+        let mut pieces = Vec::new();
         for table in Table::ALL {
             let section = &self.sections[table as usize];
             if section.is_empty() {
                 continue;
             }
-            each("*", None);
-            each(table.as_str(), None);
-            each("\n", None);
-            for piece in section.declared.iter().chain(&section.rules) {
-                each(&piece.text, Some(&piece.owner));
-            }
-            for name in &section.deleted {
-                each("-X ", None);
-                each(name, None);
-                each("\n", None);
-            }
-            each("COMMIT\n", None);
+            pieces.extend([
+                "*",
+                table.as_str(),
+                "\n",
+                &section.declared.text,
+                &section.rules.text,
+            ]);
+            let deleted = section.deleted.iter();
+            pieces.extend(deleted.flat_map(|name| ["-X ", name, "\n"]));
+            pieces.push("COMMIT\n");
         }
+        pieces
     }
-}
 
-fn push(pieces: &mut Vec<Piece>, owner: &Owner, parts: &[&str]) {
-    let text = text_of(pieces, owner);
-    parts.iter().for_each(|part| text.push_str(part));
-}
-
-/// The text to which this owner's next lines go.
-fn text_of<'a>(pieces: &'a mut Vec<Piece>, owner: &Owner) -> &'a mut String {
-    if pieces.last().is_none_or(|last| last.owner != *owner) {
-        pieces.push(Piece {
-            owner: owner.clone(),
-            text: String::new(),
-        });
+    #[cfg(test)]
+    pub(super) fn text(&self) -> String {
+        self.pieces().concat()
     }
-    let last = pieces.len() - 1;
-    &mut pieces[last].text
+
+    /// Whose line this is, counted from 1.
+    pub(super) fn owner(&self, line: usize) -> Option<Owner> {
+        let mut line = line.checked_sub(1)?;
+        for section in &self.sections {
+            match line.checked_sub(section.lines()) {
+                None => return section.owner(line).cloned(),
+                Some(rest) => line = rest,
+            }
+        }
+        None
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::chains::Chains;
     use super::*;
 
     #[test]
     fn lines_know_their_owner() {
         let service = |name| Owner::Service(ServiceName::new("ns", name));
+        let mut chains = Chains::default();
+        chains.begin("A");
+        chains.rule(&["-j X"]);
+        chains.rule(&["-j Y"]);
+        chains.begin("B");
+        chains.rule(&["-j Z"]);
         let mut document = Document::default();
-        document.chain(Table::Nat, &service("a"), "A", &["-j X".into(), "-j Y".into()]);
-        document.chain(Table::Nat, &service("b"), "B", &["-j Z".into()]);
+        for (name, chain) in ["a", "b"].into_iter().zip(chains.iter()) {
+            document.chain(&service(name), chain);
+        }
         document.insert(Table::Filter, &Owner::Node, "INPUT", "-j C");
         document.delete(Table::Nat, "OLD");
         let expected = "*filter\n-I INPUT -j C\nCOMMIT\n*nat\n:A - [0:0]\n:B - [0:0]\n:OLD - [0:0]\n\

@@ -6,6 +6,7 @@
 //! restore that succeeded, and every document leaves the tables in a state that serves.
 
 mod canon;
+mod chains;
 mod cleanup;
 mod compare;
 mod diff;
@@ -310,6 +311,7 @@ impl Backend for Iptables {
         let mut applied = self.apply_observed(&tool, plan, family, disturbance)?;
         if let Some(reason) = refused {
             applied.failed_writes += 1;
+            applied.refused_change = true;
             let warning = format!("a change was refused, so everything was compared: {reason}");
             applied.warnings.insert(0, warning);
         }

@@ -97,7 +97,9 @@ impl Shared {
 
 /// What the names of a service port's chains are hashed from; those of endpoints add the endpoint.
 pub(super) fn hashed(name: &PortName) -> String {
-    format!("{name}{}", name.protocol)
+    let (service, port, protocol) = (&name.service, &*name.port, name.protocol.as_str());
+    let colon = if port.is_empty() { "" } else { ":" };
+    [service.namespace(), "/", service.name(), colon, port, protocol].concat()
 }
 
 /// A chain's name: a prefix, and the hash of these texts in a row.

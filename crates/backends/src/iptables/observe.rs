@@ -2,57 +2,135 @@
 
 use std::collections::HashMap;
 
-use super::canon::canon;
+use super::canon::{canon, same};
 use super::names::Table;
 
-/// One family's tables: rules by chain, each as the text after `-A <chain>`.
+/// One family's tables.
 #[derive(Debug, Default)]
 pub(super) struct Observed<'a> {
-    tables: [HashMap<&'a str, Vec<&'a str>>; 3],
+    tables: [Chains<'a>; 3],
+}
+
+/// One table: rules by chain, each as the text after `-A <chain>`.
+#[derive(Debug, Default)]
+struct Chains<'a> {
+    /// By names that stand in the map itself: the texts they come from are far apart.
+    places: HashMap<Name, usize>,
+    chains: Vec<Chain<'a>>,
+    /// Those of one chain stand together.
+    rules: Vec<&'a str>,
+}
+
+/// A chain's name, filled up with zeros. Programs and kernel take no longer one; what is longer was made by other
+/// means and is none of our business.
+type Name = [u8; 32];
+
+fn key(name: &str) -> Option<Name> {
+    let mut key = Name::default();
+    key.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+    Some(key)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Chain<'a> {
+    name: &'a str,
+    first: usize,
+    count: usize,
+}
+
+impl<'a> Chains<'a> {
+    fn place(&mut self, name: &'a str) -> Option<usize> {
+        let chains = &mut self.chains;
+        let place = *self.places.entry(key(name)?).or_insert_with(|| {
+            chains.push(Chain {
+                name,
+                first: 0,
+                count: 0,
+            });
+            chains.len() - 1
+        });
+        Some(place)
+    }
+
+    fn push(&mut self, place: usize, rule: &'a str) {
+        let Some(chain) = self.chains.get_mut(place) else {
+            return;
+        };
+        if chain.first + chain.count != self.rules.len() {
+            // Others came between: no program prints it so, and it costs little to read it all the same.
+            let first = self.rules.len();
+            self.rules
+                .extend_from_within(chain.first..chain.first + chain.count);
+            chain.first = first;
+        }
+        self.rules.push(rule);
+        chain.count += 1;
+    }
+
+    /// Takes a line. `last` is the place of the line before; the next chain is mostly the one declared after it.
+    fn read(&mut self, line: &'a str, last: &mut Option<usize>) {
+        if let Some(rest) = line.strip_prefix(':') {
+            self.place(rest.split(' ').next().unwrap_or(rest));
+        } else if let Some(rest) = line.strip_prefix("-A ") {
+            let (chain, rule) = rest.split_once(' ').unwrap_or((rest, ""));
+            let is_at = |place: &usize| self.chains.get(*place).is_some_and(|at| at.name == chain);
+            let next = last.map_or(0, |last| last + 1);
+            *last = last
+                .filter(is_at)
+                .or(Some(next).filter(is_at))
+                .or_else(|| self.place(chain));
+            if let Some(place) = *last {
+                self.push(place, rule);
+            }
+        }
+    }
 }
 
 impl<'a> Observed<'a> {
     /// Reads what a save program printed. Tables that are none of our business are left out.
     pub(super) fn parse(saved: &'a str) -> Self {
         let mut observed = Observed::default();
-        let mut table = None;
+        let (mut table, mut last) = (None, None);
         for line in saved.lines() {
             if let Some(name) = line.strip_prefix('*') {
-                table = Table::parse(name);
+                (table, last) = (Table::parse(name), None);
             }
-            let Some(table) = table else { continue };
-            let chains = &mut observed.tables[table as usize];
-            if let Some(rest) = line.strip_prefix(':') {
-                let chain = rest.split(' ').next().unwrap_or(rest);
-                chains.entry(chain).or_default();
-            } else if let Some(rest) = line.strip_prefix("-A ") {
-                let (chain, rule) = rest.split_once(' ').unwrap_or((rest, ""));
-                chains.entry(chain).or_default().push(rule);
+            if let Some(table) = table {
+                observed.tables[table as usize].read(line, &mut last);
             }
         }
         observed
     }
 
-    /// A chain's rules; `None` if there is no such chain.
-    pub(super) fn chain(&self, table: Table, chain: &str) -> Option<&[&'a str]> {
-        self.tables[table as usize].get(chain).map(Vec::as_slice)
+    /// Where a chain stands among those of its table; `None` if there is no such chain.
+    pub(super) fn place(&self, table: Table, chain: &str) -> Option<usize> {
+        self.tables[table as usize].places.get(&key(chain)?).copied()
     }
 
-    /// The names of a table's chains, in order.
-    pub(super) fn chains(&self, table: Table) -> Vec<&'a str> {
-        let mut names: Vec<&str> = self.tables[table as usize].keys().copied().collect();
-        names.sort_unstable();
-        names
+    /// The rules of the chain at this place.
+    pub(super) fn at(&self, table: Table, place: usize) -> &[&'a str] {
+        let of = &self.tables[table as usize];
+        let range = of
+            .chains
+            .get(place)
+            .map(|chain| chain.first..chain.first + chain.count);
+        range.and_then(|range| of.rules.get(range)).unwrap_or_default()
+    }
+
+    /// A chain's rules; `None` if there is no such chain.
+    pub(super) fn chain(&self, table: Table, chain: &str) -> Option<&[&'a str]> {
+        self.place(table, chain).map(|place| self.at(table, place))
+    }
+
+    /// The names of a table's chains, by their places.
+    pub(super) fn chains(&self, table: Table) -> impl Iterator<Item = &'a str> {
+        self.tables[table as usize].chains.iter().map(|chain| chain.name)
     }
 
     /// Whether a chain holds exactly these rules in this order.
     pub(super) fn holds(&self, table: Table, chain: &str, rules: &[String]) -> bool {
         self.chain(table, chain).is_some_and(|found| {
-            found.len() == rules.len()
-                && found
-                    .iter()
-                    .zip(rules)
-                    .all(|(found, rule)| canon(found) == canon(rule))
+            found.len() == rules.len() && found.iter().zip(rules).all(|(found, rule)| same(found, rule))
         })
     }
 
@@ -96,7 +174,14 @@ mod tests {
         ));
         let jump = "-m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES";
         assert!(observed.contains(Table::Nat, "PREROUTING", jump));
-        assert_eq!(observed.chains(Table::Nat).len(), 3);
+        assert_eq!(observed.chains(Table::Nat).count(), 3);
+    }
+
+    #[test]
+    fn rules_of_a_chain_need_not_stand_together() {
+        let observed = Observed::parse("*nat\n-A A -j X\n-A B -j Y\n-A A -j Z\n-A B -j W\nCOMMIT\n");
+        assert_eq!(observed.chain(Table::Nat, "A"), Some(&["-j X", "-j Z"][..]));
+        assert_eq!(observed.chain(Table::Nat, "B"), Some(&["-j Y", "-j W"][..]));
     }
 
     #[test]

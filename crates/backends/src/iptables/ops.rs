@@ -1,8 +1,9 @@
 //! What has to be done to the tables, and in which order it can be done soundly.
 
+use super::chains::{Chain, Chains};
 use super::document::{Document, Owner};
 use super::names::{SERVICES, Shared, Table};
-use super::ruleset::Chain;
+use super::ruleset::NodeChain;
 
 /// More deletions than this in one chain, and writing it again is cheaper: the nft program compares each rule to be
 /// deleted with every rule of the chain.
@@ -15,11 +16,13 @@ pub(super) const NFT_CHAINS: usize = 1000;
 #[derive(Debug, Default)]
 pub(super) struct Ops {
     /// Chains that no service owns.
-    pub(super) node_chains: Vec<(Table, Chain)>,
+    pub(super) node_chains: Vec<(Table, NodeChain)>,
     /// Empty chains to be made.
     pub(super) declared: Vec<(Table, &'static str)>,
     /// Chains of services, all in the nat table; those of one service stand together.
-    pub(super) chains: Vec<(Owner, Chain)>,
+    chains: Chains,
+    /// Whose they are: every owner with the number of chains up to its last.
+    owners: Vec<(Owner, usize)>,
     pub(super) shared: [SharedOp; 6],
     /// Rules in chains that are not ours alone.
     pub(super) inserted: Vec<(Table, &'static str, String)>,
@@ -60,41 +63,67 @@ impl Ops {
         &mut self.shared[chain as usize]
     }
 
+    /// Adds a chain of a service.
+    pub(super) fn push(&mut self, owner: &Owner, chain: Chain<'_>) {
+        self.chains.push(chain);
+        match self.owners.last_mut() {
+            Some((last, end)) if last == owner => *end = self.chains.len(),
+            _ => self.owners.push((owner.clone(), self.chains.len())),
+        }
+    }
+
+    /// Chains of services, with their owners.
+    pub(super) fn chains(&self) -> impl Iterator<Item = (&Owner, Chain<'_>)> {
+        let mut owners = self.owners.iter().peekable();
+        self.chains.iter().enumerate().filter_map(move |(at, chain)| {
+            while owners.next_if(|(_, end)| *end <= at).is_some() {}
+            Some((&owners.peek()?.0, chain))
+        })
+    }
+
     /// The documents to restore, one after the other; what every state in between does to packets is either what the
     /// one before did or what the one after does. With at most `limit` chains it is one document, and so a single
     /// transaction for each table.
-    pub(super) fn documents(&self, limit: usize) -> Vec<Document> {
-        let mut documents = Vec::new();
-        let mut document = Document::default();
+    pub(super) fn documents(&self, limit: usize) -> impl Iterator<Item = Document> {
+        let small = self.chains.len() + self.stale.len() <= limit;
+        let mut first = Document::default();
         for (table, chain) in &self.node_chains {
-            document.chain(*table, &Owner::Node, &chain.name, &chain.rules);
+            first.node_chain(*table, &chain.name, &chain.rules);
         }
         for (table, name) in &self.declared {
-            document.declare(*table, &Owner::Node, name);
+            first.declare(*table, &Owner::Node, name);
         }
-        let small = self.chains.len() + self.stale.len() <= limit;
-        for (at, (owner, chain)) in self.chains.iter().enumerate() {
-            let first_of_service = at == 0 || self.chains[at - 1].0 != *owner;
-            if !small && first_of_service && document.chains() >= limit {
-                documents.push(std::mem::take(&mut document));
-            }
-            document.chain(Table::Nat, owner, &chain.name, &chain.rules);
-        }
-        if !small {
-            documents.push(std::mem::take(&mut document));
-        }
-        self.refer(&mut document);
+        let (mut filling, last) = match small {
+            true => (self.fill(first, usize::MAX), Vec::new()),
+            false => (self.fill(first, limit), self.delete_stale(limit).collect()),
+        };
+        let mut referring = match small {
+            true => filling.next().unwrap_or_default(),
+            false => Document::default(),
+        };
+        self.refer(&mut referring);
         if small {
-            self.stale
-                .iter()
-                .for_each(|name| document.delete(Table::Nat, name));
-        } else {
-            documents.push(std::mem::take(&mut document));
-            documents.extend(self.delete_stale(limit));
+            let stale = self.stale.iter();
+            stale.for_each(|name| referring.delete(Table::Nat, name));
         }
-        documents.push(document);
-        documents.retain(|document| !document.is_empty());
-        documents
+        let documents = filling.chain([referring]).chain(last);
+        documents.filter(|document| !document.is_empty())
+    }
+
+    /// The chains of services, in documents of at most about so many; a service is never split.
+    fn fill(&self, first: Document, limit: usize) -> impl Iterator<Item = Document> {
+        let (mut next, mut owner, mut begun) = (0, 0, Some(first));
+        std::iter::from_fn(move || {
+            let mut document = begun
+                .take()
+                .or_else(|| (next < self.chains.len()).then(Document::default))?;
+            while let Some((name, end)) = self.owners.get(owner).filter(|_| document.chains() < limit) {
+                let chains = (next..*end).filter_map(|at| self.chains.get(at));
+                chains.for_each(|chain| document.chain(name, chain));
+                (next, owner) = (*end, owner + 1);
+            }
+            Some(document)
+        })
     }
 
     /// What refers to chains of services, or no longer does.
@@ -200,31 +229,29 @@ mod tests {
         Owner::Service(ServiceName::new("ns", name))
     }
 
-    fn chain(name: &str) -> Chain {
-        Chain {
-            name: name.into(),
-            rules: vec!["-j KUBE-MARK-MASQ".into()],
-        }
+    fn push(ops: &mut Ops, of: &str, name: &str) {
+        let mut chains = Chains::default();
+        chains.begin(name);
+        chains.rule(&["-j KUBE-MARK-MASQ"]);
+        ops.push(&owner(of), chains.get(0).unwrap());
     }
 
     fn ops() -> Ops {
         let mut ops = Ops {
             node_chains: vec![(
                 Table::Nat,
-                Chain {
+                NodeChain {
                     name: "KUBE-MARK-MASQ".into(),
                     rules: vec!["-j MARK".into()],
                 },
             )],
-            chains: vec![
-                (owner("a"), chain("KUBE-SVC-A")),
-                (owner("a"), chain("KUBE-SEP-A")),
-                (owner("b"), chain("KUBE-SVC-B")),
-            ],
             stale: vec!["KUBE-SVC-OLD".into(), "KUBE-SEP-OLD".into()],
             inserted: vec![(Table::Nat, "OUTPUT", "-j KUBE-SERVICES".into())],
             ..Ops::default()
         };
+        push(&mut ops, "a", "KUBE-SVC-A");
+        push(&mut ops, "a", "KUBE-SEP-A");
+        push(&mut ops, "b", "KUBE-SVC-B");
         *ops.shared_mut(Shared::NatServices) = SharedOp::Write {
             rules: vec![(owner("a"), vec!["-j KUBE-SVC-A".into()])],
             tail: vec!["-j TAIL".into()],
@@ -234,7 +261,8 @@ mod tests {
 
     #[test]
     fn a_small_change_is_one_transaction() {
-        let documents = ops().documents(100);
+        let ops = ops();
+        let documents: Vec<Document> = ops.documents(100).collect();
         assert_eq!(documents.len(), 1);
         let expected = "*nat\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-SVC-A - [0:0]\n:KUBE-SEP-A - [0:0]\n:KUBE-SVC-B - [0:0]\n\
             :KUBE-SERVICES - [0:0]\n:KUBE-SVC-OLD - [0:0]\n:KUBE-SEP-OLD - [0:0]\n\
@@ -246,7 +274,14 @@ mod tests {
 
     #[test]
     fn a_large_one_goes_from_what_is_referred_to_to_what_refers() {
-        let texts: Vec<String> = ops().documents(2).iter().map(Document::text).collect();
+        let ops = ops();
+        let texts: Vec<String> = ops.documents(2).map(|document| document.text()).collect();
+        let chains: Vec<(String, &str)> = ops
+            .chains()
+            .map(|(owner, chain)| (owner.to_string(), chain.name))
+            .collect();
+        assert_eq!(chains[1], (owner("a").to_string(), "KUBE-SEP-A"));
+        assert_eq!(chains[2], (owner("b").to_string(), "KUBE-SVC-B"));
         let position = |line: &str| texts.iter().position(|text| text.contains(line)).unwrap();
         assert!(texts.iter().all(|text| text.matches(":KUBE").count() <= 3));
         assert_eq!(

@@ -1,22 +1,24 @@
 //! The rules of one service port: where its traffic is told apart, and the chains that it then goes through.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
-use ferry_model::{Detector, Endpoint, PortPlan, Scope, TrafficPolicy, Verdict};
+use ferry_model::{Detector, Endpoint, PortPlan, Protocol, Scope, TrafficPolicy, Verdict};
 
+use super::chains::Chains;
 use super::names::{self, Shared, hashed, hashed_chain};
 use super::render::{COUNTER_LOCALHOST, Context, localhost};
-use super::ruleset::{Chain, ServiceRules};
+use super::ruleset::ServiceRules;
 
 /// One service port, with the texts that its rules repeat.
 pub(super) struct Port<'a> {
     plan: &'a PortPlan,
     context: &'a Context<'a>,
-    pub(super) name: String,
-    /// What the names of its chains are hashed from.
+    /// What the names of its chains are hashed from: its own name, and the protocol.
     hashed: String,
     hash: String,
-    protocol: String,
+    protocol: &'static str,
 }
 
 /// An endpoint with the texts that its rules repeat.
@@ -26,22 +28,36 @@ struct Target<'a> {
     chain: String,
 }
 
+impl Target<'_> {
+    /// Its address without the port.
+    fn ip(&self) -> &str {
+        let ip = self.address.rsplit_once(':').map_or("", |(ip, _)| ip);
+        ip.trim_start_matches('[').trim_end_matches(']')
+    }
+}
+
 impl<'a> Port<'a> {
     pub(super) fn of(plan: &'a PortPlan, context: &'a Context<'a>) -> Self {
         let hashed = hashed(&plan.name);
-        let protocol = plan.protocol();
         Port {
             plan,
             context,
-            name: plan.name.to_string(),
             hash: hashed_chain("", &[&hashed]),
             hashed,
-            protocol: format!("-m {protocol} -p {protocol}"),
+            protocol: match plan.protocol() {
+                Protocol::Tcp => "-m tcp -p tcp",
+                Protocol::Udp => "-m udp -p udp",
+                Protocol::Sctp => "-m sctp -p sctp",
+            },
         }
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.hashed[..self.hashed.len() - self.plan.protocol().as_str().len()]
+    }
+
     fn chain(&self, kind: &str) -> String {
-        format!("KUBE-{kind}-{}", self.hash)
+        ["KUBE-", kind, "-", &self.hash].concat()
     }
 
     fn pool_chain(&self, scope: Scope) -> String {
@@ -67,7 +83,7 @@ impl<'a> Port<'a> {
 
     /// What the filter table does with traffic that is not forwarded: comment and target.
     fn refusal(&self, verdict: Verdict) -> Option<(String, &'static str)> {
-        let comment = |what: &str| format!("-m comment --comment \"{} {what}\"", self.name);
+        let comment = |what: &str| format!("-m comment --comment \"{} {what}\"", self.name());
         match verdict {
             Verdict::Forward(_) => None,
             Verdict::Reject => Some((comment("has no endpoints"), "-j REJECT")),
@@ -80,7 +96,7 @@ impl<'a> Port<'a> {
         let named = |what: &str, ip: IpAddr, chain: &str| {
             format!(
                 "-m comment --comment \"{} {what}\" {} -j {chain}",
-                self.name,
+                self.name(),
                 self.to(ip)
             )
         };
@@ -118,7 +134,7 @@ impl<'a> Port<'a> {
             let drop = |ip: &IpAddr| {
                 format!(
                     "-m comment --comment \"{} {dropped}\" {} -j DROP",
-                    self.name,
+                    self.name(),
                     self.to(*ip)
                 )
             };
@@ -139,19 +155,19 @@ impl<'a> Port<'a> {
     }
 
     fn dispatch_node_port(&self, node_port: u16, rules: &mut ServiceRules) {
-        let (protocol, chain) = (&self.protocol, self.chain("EXT"));
+        let (protocol, chain) = (self.protocol, self.chain("EXT"));
         if self.plan.has_endpoints {
             let node_ports = rules.shared_mut(Shared::NatNodePorts);
             if localhost(self.context) && self.context.style.count_localhost {
                 node_ports.push(format!(
                     "-m comment --comment {} {protocol} -d 127.0.0.0/8 --dport {node_port} -m nfacct \
                      --nfacct-name {COUNTER_LOCALHOST} -j {chain}",
-                    self.name
+                    self.name()
                 ));
             }
             node_ports.push(format!(
                 "-m comment --comment {} {protocol} --dport {node_port} -j {chain}",
-                self.name
+                self.name()
             ));
         }
         if let Some((comment, target)) = self.refusal(self.plan.external.verdict) {
@@ -162,12 +178,12 @@ impl<'a> Port<'a> {
     }
 
     /// The chains of this port and of its endpoints.
-    pub(super) fn chains(&self, chains: &mut Vec<Chain>) {
+    pub(super) fn chains(&self, chains: &mut Chains) {
         if self.has_external_chain() {
-            chains.push(self.external_chain());
+            self.external_chain(chains);
         }
         if self.has_firewall() {
-            chains.push(self.firewall_chain());
+            self.firewall_chain(chains);
         }
         let targets: Vec<Target<'_>> = self
             .plan
@@ -176,9 +192,9 @@ impl<'a> Port<'a> {
             .collect();
         let cluster = targets.iter().filter(|target| target.endpoint.in_cluster_pool());
         let local = targets.iter().filter(|target| target.endpoint.in_local_pool());
-        chains.extend(self.pool(Scope::Cluster, cluster.collect()));
-        chains.extend(self.pool(Scope::Local, local.collect()));
-        chains.extend(targets.iter().map(|target| self.endpoint(target)));
+        self.pool(Scope::Cluster, &cluster.collect::<Vec<_>>(), chains);
+        self.pool(Scope::Local, &local.collect::<Vec<_>>(), chains);
+        targets.iter().for_each(|target| self.endpoint(target, chains));
     }
 
     fn target<'e>(&self, endpoint: &'e Endpoint) -> Target<'e> {
@@ -191,104 +207,82 @@ impl<'a> Port<'a> {
         }
     }
 
-    fn external_chain(&self) -> Chain {
+    fn external_chain(&self, chains: &mut Chains) {
         let comment = |what: &str| {
             format!(
                 "-m comment --comment \"{what} {} external destinations\"",
-                self.name
+                self.name()
             )
         };
         let cluster = self.chain("SVC");
-        let mut rules = Vec::new();
+        chains.begin(&self.chain("EXT"));
         match self.plan.external.policy {
             TrafficPolicy::Cluster => {
-                rules.push(format!(
-                    "{} -j {}",
-                    comment("masquerade traffic for"),
-                    names::MARK_MASQ
-                ));
+                chains.rule(&[&comment("masquerade traffic for"), " -j ", names::MARK_MASQ]);
             }
             TrafficPolicy::Local => {
                 if let Some(local) = self.pod_source(true) {
-                    rules.push(format!("{} {local} -j {cluster}", comment("pod traffic for")));
+                    chains.rule(&[&comment("pod traffic for"), " ", &local, " -j ", &cluster]);
                 }
-                let own = "-m addrtype --src-type LOCAL -j";
-                rules.push(format!(
-                    "{} {own} {}",
-                    comment("masquerade LOCAL traffic for"),
-                    names::MARK_MASQ
-                ));
-                rules.push(format!("{} {own} {cluster}", comment("route LOCAL traffic for")));
+                let own = " -m addrtype --src-type LOCAL -j ";
+                chains.rule(&[&comment("masquerade LOCAL traffic for"), own, names::MARK_MASQ]);
+                chains.rule(&[&comment("route LOCAL traffic for"), own, &cluster]);
             }
         }
         if let Verdict::Forward(scope) = self.plan.external.verdict {
-            rules.push(format!("-j {}", self.pool_chain(scope)));
-        }
-        Chain {
-            name: self.chain("EXT"),
-            rules,
+            chains.rule(&["-j ", &self.pool_chain(scope)]);
         }
     }
 
-    fn firewall_chain(&self) -> Chain {
-        let external = self.chain("EXT");
-        let allow = |source: String| {
-            format!(
-                "-m comment --comment \"{} loadbalancer IP\" -s {source} -j {external}",
-                self.name
-            )
+    fn firewall_chain(&self, chains: &mut Chains) {
+        let (comment, external) = ("-m comment --comment \"", self.chain("EXT"));
+        let allow = |source: &dyn ToString, chains: &mut Chains| {
+            let source = source.to_string();
+            let to = "loadbalancer IP\" -s ";
+            chains.rule(&[comment, self.name(), " ", to, &source, " -j ", &external]);
         };
-        let mut rules: Vec<String> = self
-            .plan
-            .source_ranges
-            .iter()
-            .map(|net| allow(net.to_string()))
-            .collect();
+        chains.begin(&self.chain("FW"));
+        self.plan.source_ranges.iter().for_each(|net| allow(net, chains));
         if self.plan.node_in_source_ranges {
-            rules.extend(self.plan.load_balancer_ips.iter().map(|ip| allow(ip.to_string())));
+            self.plan
+                .load_balancer_ips
+                .iter()
+                .for_each(|ip| allow(ip, chains));
         }
-        rules.push(format!(
-            "-m comment --comment \"other traffic to {} will be dropped by {}\"",
-            self.name,
-            names::PROXY_FIREWALL
-        ));
-        Chain {
-            name: self.chain("FW"),
-            rules,
-        }
+        let (others, dropped) = ("other traffic to ", " will be dropped by ");
+        chains.rule(&[comment, others, self.name(), dropped, names::PROXY_FIREWALL, "\""]);
     }
 
     /// The chain that picks an endpoint, if there is any.
-    fn pool(&self, scope: Scope, targets: Vec<&Target<'_>>) -> Option<Chain> {
-        let mut rules = Vec::with_capacity(targets.len() + 1);
+    fn pool(&self, scope: Scope, targets: &[&Target<'_>], chains: &mut Chains) {
+        if targets.is_empty() {
+            return;
+        }
+        chains.begin(&self.pool_chain(scope));
         if self.plan.internal == Verdict::Forward(scope)
             && let Some(source) = self.masqueraded_sources()
         {
-            rules.push(format!(
-                "-m comment --comment \"{} cluster IP\" {} {source}-j {}",
-                self.name,
-                self.to(self.plan.cluster_ip),
-                names::MARK_MASQ
-            ));
+            let (comment, to) = ("-m comment --comment \"", self.to(self.plan.cluster_ip));
+            let mark = ["-j ", names::MARK_MASQ].concat();
+            chains.rule(&[comment, self.name(), " cluster IP\" ", &to, " ", &source, &mark]);
         }
         if let Some(timeout) = self.plan.affinity {
-            let seconds = timeout.as_secs();
-            rules.extend(targets.iter().map(|target| {
+            let check = format!(" --rcheck --seconds {} --reap -j ", timeout.as_secs());
+            for target in targets {
                 let (comment, chain) = (self.target_comment(target), &target.chain);
-                format!("{comment}-m recent --name {chain} --rcheck --seconds {seconds} --reap -j {chain}")
-            }));
+                chains.rule(&[&comment, "-m recent --name ", chain, &check, chain]);
+            }
         }
         for (index, target) in targets.iter().enumerate() {
-            let chance = match targets.len() - index {
-                1 => String::new(),
-                left => format!("-m statistic --mode random --probability {} ", probability(left)),
-            };
-            rules.push([&*self.target_comment(target), &chance, "-j ", &target.chain].concat());
+            let comment = self.target_comment(target);
+            match targets.len() - index {
+                1 => chains.rule(&[&comment, "-j ", &target.chain]),
+                left => {
+                    let random = "-m statistic --mode random --probability ";
+                    chains.rule(&[&comment, random, &probability(left), " -j ", &target.chain]);
+                }
+            }
         }
-        (!targets.is_empty()).then(|| Chain {
-            name: self.pool_chain(scope),
-            rules,
-        })
     }
 
     /// Which traffic to the cluster IP is masqueraded: a match with a space after it, or `None` for none at all.
@@ -312,52 +306,43 @@ impl<'a> Port<'a> {
 
     fn target_comment(&self, target: &Target<'_>) -> String {
         match self.context.comments {
-            true => [
-                "-m comment --comment \"",
-                &self.name,
-                " -> ",
-                &target.address,
-                "\" ",
-            ]
-            .concat(),
+            true => {
+                let comment = "-m comment --comment \"";
+                [comment, self.name(), " -> ", &target.address, "\" "].concat()
+            }
             false => String::new(),
         }
     }
 
-    fn endpoint(&self, target: &Target<'_>) -> Chain {
-        let Target {
-            endpoint,
-            address,
-            chain,
-        } = target;
+    fn endpoint(&self, target: &Target<'_>, chains: &mut Chains) {
+        let Target { address, chain, .. } = target;
         let comment = match self.context.comments {
-            true => ["-m comment --comment ", &self.name, " "].concat(),
-            false => String::new(),
+            true => ["-m comment --comment ", self.name(), " "],
+            false => [""; 3],
         };
         let remember = match self.plan.affinity {
-            Some(_) => ["-m recent --name ", chain, " --set "].concat(),
-            None => String::new(),
+            Some(_) => ["-m recent --name ", chain, " --set "],
+            None => [""; 3],
         };
-        let ip = endpoint.address().ip().to_string();
-        Chain {
-            name: chain.clone(),
-            rules: vec![
-                [&*comment, "-s ", &ip, " -j ", names::MARK_MASQ].concat(),
-                [
-                    &*comment,
-                    &remember,
-                    &self.protocol,
-                    " -j DNAT --to-destination ",
-                    address,
-                ]
-                .concat(),
-            ],
-        }
+        let (comment, remember) = (comment.concat(), remember.concat());
+        chains.begin(chain);
+        chains.rule(&[&comment, "-s ", target.ip(), " -j ", names::MARK_MASQ]);
+        let to = " -j DNAT --to-destination ";
+        chains.rule(&[&comment, &remember, self.protocol, to, address]);
     }
 }
 
 /// The chance of the first of this many.
-fn probability(of: usize) -> String {
+fn probability(of: usize) -> Cow<'static, str> {
+    /// Those of most pools: writing a fraction takes longer than the rest of its rule.
+    static COMMON: LazyLock<Vec<String>> = LazyLock::new(|| (0..=100).map(chance).collect());
+    match COMMON.get(of) {
+        Some(text) => Cow::Borrowed(text),
+        None => Cow::Owned(chance(of)),
+    }
+}
+
+fn chance(of: usize) -> String {
     format!("{:.10}", 1.0 / of as f64)
 }
 

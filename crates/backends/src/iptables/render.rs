@@ -4,7 +4,7 @@ use ferry_model::{Family, NodePlan, NodePorts, Plan, ServicePlan};
 
 use super::names::{self, Shared, Table};
 use super::port::Port;
-use super::ruleset::{Chain, Jump, NodeRules, Ruleset, ServiceRules};
+use super::ruleset::{Jump, NodeChain, NodeRules, Ruleset, ServiceRules};
 
 /// The kernel's counters that rules can refer to, by their names.
 pub(super) const COUNTER_INVALID: &str = "ct_state_invalid_dropped_pkts";
@@ -138,7 +138,7 @@ pub(super) fn render_node(context: &Context<'_>) -> NodeRules {
     let chain = |table, name: &str, rules| {
         (
             table,
-            Chain {
+            NodeChain {
                 name: name.to_owned(),
                 rules,
             },
@@ -190,25 +190,37 @@ fn tail(context: &Context<'_>) -> Vec<String> {
 }
 
 pub(super) fn render_service(service: &ServicePlan, context: &Context<'_>) -> ServiceRules {
-    let mut rules = render_shared(service, context);
-    for port in service.ports(context.family) {
-        Port::of(port, context).chains(&mut rules.chains);
-    }
+    let mut rules = ServiceRules::default();
+    render_into(service, context, &mut rules);
     rules
+}
+
+/// As [`render_service`], into memory that was used before.
+pub(super) fn render_into(service: &ServicePlan, context: &Context<'_>, rules: &mut ServiceRules) {
+    rules.clear();
+    for port in service.ports(context.family) {
+        let port = Port::of(port, context);
+        dispatch(service, &port, rules);
+        port.chains(&mut rules.chains);
+    }
 }
 
 /// The part of a service in the chains that all services share, without its own chains.
 pub(super) fn render_shared(service: &ServicePlan, context: &Context<'_>) -> ServiceRules {
     let mut rules = ServiceRules::default();
     for port in service.ports(context.family) {
-        let port = Port::of(port, context);
-        port.dispatch(&mut rules);
-        if let Some(check) = &service.health_check {
-            rules.shared_mut(Shared::FilterNodePorts).push(format!(
-                "-m comment --comment \"{} health check node port\" -m tcp -p tcp --dport {} -j ACCEPT",
-                port.name, check.port
-            ));
-        }
+        dispatch(service, &Port::of(port, context), &mut rules);
     }
     rules
+}
+
+fn dispatch(service: &ServicePlan, port: &Port<'_>, rules: &mut ServiceRules) {
+    port.dispatch(rules);
+    if let Some(check) = &service.health_check {
+        rules.shared_mut(Shared::FilterNodePorts).push(format!(
+            "-m comment --comment \"{} health check node port\" -m tcp -p tcp --dport {} -j ACCEPT",
+            port.name(),
+            check.port
+        ));
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use super::chains::Chains;
 use super::names::{CANARY, KUBELET_FIREWALL, SERVICES, Shared, Table};
 
 /// One service's part of a family's tables.
@@ -11,16 +12,23 @@ pub(super) struct ServiceRules {
     /// own, so the order of services within a chain does not matter; within a service it does.
     pub(super) shared: [Vec<String>; 6],
     /// Chains of its own, all in the nat table.
-    pub(super) chains: Vec<Chain>,
+    pub(super) chains: Chains,
 }
 
+/// A chain that no service owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Chain {
+pub(super) struct NodeChain {
     pub(super) name: String,
     pub(super) rules: Vec<String>,
 }
 
 impl ServiceRules {
+    /// Forgets all and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.shared.iter_mut().for_each(Vec::clear);
+        self.chains.clear();
+    }
+
     pub(super) fn shared(&self, chain: Shared) -> &[String] {
         &self.shared[chain as usize]
     }
@@ -32,7 +40,7 @@ impl ServiceRules {
     pub(super) fn counts(&self) -> Counts {
         let mut counts = Counts {
             filter: 0,
-            nat: self.chains.iter().map(|chain| chain.rules.len()).sum(),
+            nat: self.chains.rules(),
         };
         for chain in Shared::ALL {
             *counts.of(chain.table()) += self.shared(chain).len();
@@ -45,7 +53,7 @@ impl ServiceRules {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeRules {
     /// Chains whose whole content is ours.
-    pub(super) chains: Vec<(Table, Chain)>,
+    pub(super) chains: Vec<(Table, NodeChain)>,
     /// The kubelet's chain: our rule has to be in it, what else is there is the kubelet's business.
     pub(super) kubelet_firewall: Option<String>,
     /// The end of the nat table's KUBE-SERVICES.
@@ -145,8 +153,8 @@ impl Ruleset {
             names.push(KUBELET_FIREWALL);
         }
         if table == Table::Nat {
-            let chains = self.services.iter().flat_map(|service| &service.chains);
-            names.extend(chains.map(|chain| chain.name.as_str()));
+            let chains = self.services.iter().flat_map(|service| service.chains.iter());
+            names.extend(chains.map(|chain| chain.name));
         }
         names
     }
@@ -171,7 +179,7 @@ impl fmt::Display for Ruleset {
                     Self::write_chain(f, shared.chain(), service.shared(shared))?;
                 }
                 for chain in service.chains.iter().filter(|_| table == Table::Nat) {
-                    Self::write_chain(f, &chain.name, &chain.rules)?;
+                    f.write_str(chain.lines)?;
                 }
             }
             if table == Table::Nat {

@@ -77,7 +77,7 @@ fn restore(tool: &Iptables, mut document: Document, refusal: Refusal, done: &mut
         });
     };
     while !document.is_empty() {
-        let error = match tool.restore(&document.text()) {
+        let error = match tool.restore_pieces(&document.pieces()) {
             Ok(restored) => {
                 count(&document, done);
                 done.warnings.extend(restored.lock.map(|wait| {

@@ -222,7 +222,10 @@ fn a_refused_change_falls_back_and_names_line_and_service() {
         node.update((0..3).flat_map(balancer));
         node.run("iptables", "-t nat -F KUBE-SERVICES");
         let applied = node.update([remove(1)]);
-        assert!(applied[0].full && applied[0].failed_writes == 1, "{applied:?}");
+        assert!(
+            applied[0].full && applied[0].failed_writes == 1 && applied[0].refused_change,
+            "{applied:?}"
+        );
         let warning = &applied[0].warnings[0];
         assert!(warning.contains("rules of service ns/svc-00001"), "{warning}");
         assert!(

@@ -29,13 +29,10 @@ fn rendered(planner: &Planner, family: Family) -> ServiceRules {
 /// `:chain` and `-A chain rule` lines of the service's own chains.
 fn chains(rules: &ServiceRules) -> Vec<String> {
     let declared = rules.chains.iter().map(|chain| format!(":{}", chain.name));
-    let filled = rules.chains.iter().flat_map(|chain| {
-        chain
-            .rules
-            .iter()
-            .map(|rule| format!("-A {} {rule}", chain.name))
-            .collect::<Vec<_>>()
-    });
+    let filled = rules
+        .chains
+        .iter()
+        .flat_map(|chain| chain.lines.lines().map(str::to_owned));
     declared.chain(filled).collect()
 }
 
@@ -143,7 +140,7 @@ fn without_endpoints_everything_is_rejected_and_nat_is_empty() {
         rules.shared(Shared::FilterExternal),
         [to("192.168.99.22"), to("1.2.3.4"), to("5.6.7.8"), node_port]
     );
-    assert!(rules.chains.is_empty() && rules.shared(Shared::NatServices).is_empty());
+    assert!(rules.chains.len() == 0 && rules.shared(Shared::NatServices).is_empty());
     assert!(rules.shared(Shared::FilterFirewall).is_empty() && rules.shared(Shared::NatNodePorts).is_empty());
 }
 
@@ -154,7 +151,7 @@ fn a_local_policy_with_remote_endpoints_only_drops_but_still_routes_its_own() {
     let rules = rendered(&planner, Family::V4);
     let names: Vec<&str> = rules.chains.iter().map(|chain| &chain.name[..8]).collect();
     assert_eq!(names, ["KUBE-EXT", "KUBE-FW-", "KUBE-SVC", "KUBE-SEP"]);
-    assert_eq!(rules.chains[0].rules.len(), 3, "no last jump");
+    assert_eq!(rules.chains.get(0).unwrap().count, 3, "no last jump");
     assert_eq!(rules.shared(Shared::FilterExternal).len(), 4);
     assert!(rules.shared(Shared::FilterExternal).iter().all(|rule| {
         rule.contains("\"shop/web:http has no local endpoints\"") && rule.ends_with("-j DROP")
@@ -227,17 +224,13 @@ fn large_clusters_lose_the_comments_of_endpoints_only() {
         ..context(planner.plan(), Family::V4)
     };
     let rules = render_service(planner.plan().services().next().unwrap(), &large);
-    for chain in &rules.chains {
-        let commented = chain
-            .rules
-            .iter()
-            .filter(|rule| rule.contains("--comment"))
-            .count();
+    for chain in rules.chains.iter() {
+        let commented = chain.rules().filter(|rule| rule.contains("--comment")).count();
         match &chain.name[..9] {
             "KUBE-SEP-" | "KUBE-SVL-" => assert_eq!(commented, 0, "{}", chain.name),
             "KUBE-SVC-" => assert_eq!(commented, 1, "the masquerade rule keeps its comment"),
-            "KUBE-EXT-" => assert_eq!(commented, chain.rules.len() - 1),
-            _ => assert_eq!(commented, chain.rules.len(), "{}", chain.name),
+            "KUBE-EXT-" => assert_eq!(commented, chain.count - 1),
+            _ => assert_eq!(commented, chain.count, "{}", chain.name),
         }
     }
 }

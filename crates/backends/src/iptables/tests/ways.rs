@@ -174,7 +174,7 @@ proptest! {
         let observed = Observed::parse(&saved);
         let mut rules: Vec<(Table, &str)> = Vec::new();
         for table in Table::ALL {
-            let filled = observed.chains(table).into_iter().filter(|c| !observed.chain(table, c).unwrap().is_empty());
+            let filled = observed.chains(table).filter(|c| !observed.chain(table, c).unwrap().is_empty());
             rules.extend(filled.map(|chain| (table, chain)));
         }
         for (at, foreign) in damage {
@@ -222,7 +222,6 @@ fn two_services() -> Planner {
 
 fn lines(ops: &Ops) -> Vec<String> {
     ops.documents(1000)
-        .iter()
         .flat_map(|document| document.text().lines().map(str::to_owned).collect::<Vec<_>>())
         .collect()
 }
@@ -317,7 +316,7 @@ fn nothing_changed_means_nothing_is_written() {
     let planner = two_services();
     let mut known = observe(&mut Tables::default(), planner.plan(), 1000);
     let ops = from_known(&mut known, planner.plan(), &context(planner.plan(), true));
-    assert!(ops.documents(1000).is_empty());
+    assert_eq!(ops.documents(1000).count(), 0);
 }
 
 #[test]
@@ -328,13 +327,12 @@ fn crossing_into_a_large_cluster_rewrites_only_what_changes() {
     planner.update([add_slice(slice(&web, &["10.0.0.1", "10.0.0.9"], 8080, 0))]);
     let large = from_known(&mut known, planner.plan(), &context(planner.plan(), false));
     let written: std::collections::BTreeSet<String> =
-        large.chains.iter().map(|(owner, _)| owner.to_string()).collect();
+        large.chains().map(|(owner, _)| owner.to_string()).collect();
     assert_eq!(written.len(), 1, "{written:?}");
     planner.update([add_slice(slice(&web, &["10.0.0.1"], 8080, 0))]);
     let ops = from_known(&mut known, planner.plan(), &context(planner.plan(), false));
     let kept = ops
-        .chains
-        .iter()
+        .chains()
         .filter(|(_, chain)| chain.name.starts_with("KUBE-SEP-"))
         .count();
     assert_eq!(
@@ -361,7 +359,7 @@ fn addresses_of_the_node_matter_only_where_rules_name_them() {
         let mut known = observe(&mut tables, planner.plan(), 1000);
         planner.update([more(&["127.0.0.1", "192.168.0.2", "192.168.7.7"])]);
         let ops = from_known(&mut known, planner.plan(), &context(planner.plan(), true));
-        assert_eq!(!ops.documents(1000).is_empty(), writes);
+        assert_eq!(ops.documents(1000).next().is_some(), writes);
         go(&mut tables, &ops, 1000);
         check(&tables, planner.plan());
     }
