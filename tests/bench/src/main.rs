@@ -6,11 +6,13 @@
 //! Always holds: what is measured for Ferry is measured in the same way for its peer, one after the other.
 
 mod backend;
+mod commits;
 mod facts;
 mod model;
 mod node;
 mod path;
 mod process;
+mod programs;
 mod table;
 
 use std::path::PathBuf;
@@ -19,6 +21,7 @@ use anyhow::Result;
 use clap::Parser;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
+use crate::programs::Flavour;
 use crate::table::Table;
 
 #[global_allocator]
@@ -39,6 +42,9 @@ struct Args {
     /// Modes to bench
     #[arg(long, value_delimiter = ',', default_values_t = ["nftables".to_owned(), "iptables".to_owned()])]
     modes: Vec<String>,
+    /// Which iptables stands behind the plain names in the part `node`
+    #[arg(long, value_enum, default_value_t = Flavour::Nft)]
+    iptables: Flavour,
     /// A kube-proxy to run the same work with
     #[arg(long)]
     peer: Option<PathBuf>,
@@ -85,12 +91,17 @@ fn main() -> Result<()> {
         for mode in &args.modes {
             let work = node::Work {
                 mode,
+                iptables: args.iptables,
                 services: args.services,
                 endpoints: args.endpoints,
                 changes: args.changes,
             };
+            let how = match mode.as_str() {
+                "iptables" => format!(" (iptables-{})", args.iptables.as_str()),
+                _ => String::new(),
+            };
             let title = format!(
-                "{mode} mode, {} services x {} endpoints",
+                "{mode} mode{how}, {} services x {} endpoints",
                 args.services, args.endpoints
             );
             show(&title, &node::bench(&work, &ferry()?, args.peer.as_deref())?);

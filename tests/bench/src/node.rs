@@ -1,9 +1,7 @@
 //! A whole proxy on a node of its own, following a big cluster.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::sync::mpsc;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -12,13 +10,16 @@ use ferry_lab::api::generate::Cluster;
 use ferry_lab::netns::Namespace;
 use ferry_netns::Proxy;
 
+use crate::commits::Commits;
 use crate::process;
+use crate::programs::{Flavour, Programs};
 use crate::table::{Table, median, seconds};
 
 /// What is done and timed.
 #[derive(Debug)]
 pub(crate) struct Work<'a> {
     pub(crate) mode: &'a str,
+    pub(crate) iptables: Flavour,
     pub(crate) services: u32,
     pub(crate) endpoints: u32,
     pub(crate) changes: u32,
@@ -60,51 +61,49 @@ fn run(work: &Work<'_>, program: &Path) -> Result<Vec<Figure>> {
     let api = Api::start_in(&node, 0)?;
     api.apply(cluster.objects())?;
     let dir = tempfile::tempdir()?;
-    let mut figures: Vec<Figure> = Vec::new();
-
+    let programs = Programs::of(work.iptables)?;
     let args = arguments(work.mode, &api, dir.path(), program)?;
+    let (program, args) = programs.around(program, args)?;
     let begin = Instant::now();
-    let mut proxy = Proxy::start(&node, program, &args, dir.path().join("log"))?;
+    let mut proxy = Proxy::start(&node, &program, &args, dir.path().join("log"))?;
     proxy.wait_ready_within(Duration::from_secs(900))?;
-    figures.push((
-        "start to everything in the kernel",
-        seconds,
-        begin.elapsed().as_secs_f64(),
-    ));
-    figures.push((
-        "first sync, both families (its own metric)",
-        seconds,
-        proxy.metric(SYNC_SUM).unwrap_or(f64::NAN),
-    ));
-    figures.push(("CPU of it all", seconds, process::cpu_seconds(proxy.id())?));
-    figures.push(("peak memory at start", megabytes, process::memory(proxy.id())?.1));
-
-    let mut monitor = Monitor::start(&node)?;
+    let mut figures = started(&proxy, begin.elapsed())?;
+    // What it still does after the first sync belongs to no change.
+    std::thread::sleep(Duration::from_secs(2));
+    let commits = match (work.mode, work.iptables) {
+        ("iptables", Flavour::Legacy) => Commits::of_children(proxy.id()),
+        _ => Commits::of_nf_tables(&node)?,
+    };
     let mut changes = Changes {
         work,
         cluster,
         api: &api,
         proxy: &proxy,
-        monitor: &mut monitor,
+        commits,
         generation: 0,
     };
     let replaced = changes.time(|cluster, i, generation| cluster.slice(i, generation))?;
-    figures.push((
-        "one endpoint replaced: API write to commit",
-        seconds,
-        replaced.wall,
-    ));
-    figures.push(("sync, both families (its own metric)", seconds, replaced.sync));
-    figures.push(("CPU of it", seconds, replaced.cpu));
+    figures.extend(replaced.figures("one endpoint replaced: API write to commit"));
     let resized =
         changes.time(|cluster, i, generation| cluster.slice_of(i, cluster.endpoints + 1, generation))?;
-    figures.push(("pool size changed: API write to commit", seconds, resized.wall));
-    figures.push(("sync, both families (its own metric)", seconds, resized.sync));
-    figures.push(("CPU of it", seconds, resized.cpu));
+    figures.extend(resized.figures("pool size changed: API write to commit"));
     let (now, peak) = process::memory(proxy.id())?;
     figures.push(("memory after all", megabytes, now));
     figures.push(("peak memory", megabytes, peak));
     Ok(figures)
+}
+
+fn started(proxy: &Proxy, took: Duration) -> Result<Vec<Figure>> {
+    Ok(vec![
+        ("start to everything in the kernel", seconds, took.as_secs_f64()),
+        (
+            "first sync, both families (its own metric)",
+            seconds,
+            proxy.metric(SYNC_SUM).unwrap_or(f64::NAN),
+        ),
+        ("CPU of it all", seconds, process::cpu_seconds(proxy.id())?),
+        ("peak memory at start", megabytes, process::memory(proxy.id())?.1),
+    ])
 }
 
 const SYNC_SUM: &str = "kubeproxy_sync_proxy_rules_duration_seconds_sum";
@@ -161,7 +160,7 @@ struct Changes<'a> {
     cluster: Cluster,
     api: &'a Api,
     proxy: &'a Proxy,
-    monitor: &'a mut Monitor,
+    commits: Commits,
     generation: u32,
 }
 
@@ -170,6 +169,16 @@ struct Times {
     wall: f64,
     sync: f64,
     cpu: f64,
+}
+
+impl Times {
+    fn figures(&self, what: &'static str) -> [Figure; 3] {
+        [
+            (what, seconds, self.wall),
+            ("sync, both families (its own metric)", seconds, self.sync),
+            ("CPU of it", seconds, self.cpu),
+        ]
+    }
 }
 
 impl Changes<'_> {
@@ -181,86 +190,17 @@ impl Changes<'_> {
         for n in 0..self.work.changes.min(self.work.services) {
             self.generation += 1;
             let object = change(self.cluster, (n * 7919) % self.work.services, self.generation);
-            self.monitor.quiet()?;
+            self.commits.settle()?;
             let begin = Instant::now();
             self.api.apply([object])?;
-            walls.push(
-                self.monitor
-                    .next_commit(Duration::from_secs(60))?
-                    .duration_since(begin)
-                    .as_secs_f64(),
-            );
+            let committed = self.commits.next_change(Duration::from_secs(60))?;
+            walls.push(committed.duration_since(begin).as_secs_f64());
         }
-        self.monitor.quiet()?;
-        let count = f64::from(self.work.changes);
+        let count = walls.len() as f64;
         Ok(Times {
             wall: median(&mut walls),
             sync: (self.proxy.metric(SYNC_SUM).unwrap_or(f64::NAN) - sync) / count,
             cpu: (process::cpu_seconds(self.proxy.id())? - cpu) / count,
         })
-    }
-}
-
-/// Sees nf_tables transactions when they are committed. iptables-nft writes there too.
-struct Monitor {
-    child: Child,
-    commits: mpsc::Receiver<Instant>,
-}
-
-impl Monitor {
-    fn start(node: &Namespace) -> Result<Monitor> {
-        let mut child = node
-            .command("nft")
-            .arg("monitor")
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("nft monitor")?;
-        let out = child.stdout.take().context("nft monitor has no output")?;
-        let (tell, commits) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(out).lines().map_while(Result::ok) {
-                if line.starts_with("# new generation") && tell.send(Instant::now()).is_err() {
-                    return;
-                }
-            }
-        });
-        let monitor = Monitor { child, commits };
-        monitor.wait_until_it_listens(node)?;
-        Ok(monitor)
-    }
-
-    /// Makes small transactions of its own until one of them is seen. Not too often: each makes `nft monitor` begin
-    /// anew with reading the table, which takes it seconds.
-    fn wait_until_it_listens(&self, node: &Namespace) -> Result<()> {
-        for _ in 0..12 {
-            node.sh("nft add table bridge seen; nft delete table bridge seen")?;
-            if self.commits.recv_timeout(Duration::from_secs(10)).is_ok() {
-                return self.quiet();
-            }
-        }
-        bail!("nft monitor reports nothing")
-    }
-
-    /// Waits until nothing has been committed for a moment.
-    fn quiet(&self) -> Result<()> {
-        for _ in 0..3000 {
-            match self.commits.recv_timeout(Duration::from_millis(30)) {
-                Ok(_) => {}
-                Err(mpsc::RecvTimeoutError::Timeout) => return Ok(()),
-                Err(mpsc::RecvTimeoutError::Disconnected) => bail!("nft monitor ended"),
-            }
-        }
-        bail!("transactions without end")
-    }
-
-    fn next_commit(&self, limit: Duration) -> Result<Instant> {
-        self.commits.recv_timeout(limit).context("no commit in time")
-    }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

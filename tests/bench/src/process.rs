@@ -4,16 +4,23 @@ use anyhow::{Context, Result};
 
 /// CPU seconds of the process and of all children that it has waited for.
 pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
+    let ticks = ticks(pid)?.iter().sum::<u64>();
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// CPU time of all children that it has waited for, in the kernel's ticks.
+pub(crate) fn child_ticks(pid: u32) -> Result<u64> {
+    Ok(ticks(pid)?[2..].iter().sum())
+}
+
+/// utime, stime, cutime, cstime.
+fn ticks(pid: u32) -> Result<[u64; 4]> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // the name in parentheses may hold anything, so count from its end: utime is the 12th field after it
     let (_, rest) = stat.rsplit_once(')').context("no stat")?;
-    let fields: Vec<f64> = rest
-        .split_whitespace()
-        .skip(11)
-        .take(4)
-        .filter_map(|f| f.parse().ok())
-        .collect();
-    Ok(fields.iter().sum::<f64>() / rustix::param::clock_ticks_per_second() as f64)
+    let mut fields = rest.split_whitespace().skip(11).map(str::parse);
+    let mut next = || anyhow::Ok(fields.next().context("a short stat")??);
+    Ok([next()?, next()?, next()?, next()?])
 }
 
 /// (resident now, peak so far) in MB.
