@@ -14,11 +14,11 @@ use crate::objects::{self, CLUSTER_CIDR, Endpoint, POD1, POD1_V6, POD2, RPOD1, R
 use crate::traffic::{Conversation, Shot, Stream};
 use crate::{Mode, Stage};
 
-const VIP: &str = "10.96.9.1";
-const VIP_V6: &str = "fd00:10:96::91";
-const PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const VIP: &str = "10.96.9.1";
+pub(crate) const VIP_V6: &str = "fd00:10:96::91";
+pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
-fn stage(mode: Mode, objects: &[Value]) -> Result<Stage> {
+pub(crate) fn stage(mode: Mode, objects: &[Value]) -> Result<Stage> {
     Stage::up(mode, &[CLUSTER_CIDR.to_owned()], objects)
 }
 
@@ -28,10 +28,10 @@ fn probe(from: &str, to: &str, proto: Proto) -> Result<Probe> {
 
 /// Long enough for any machine that is merely slow. TCP tries again in this time; a datagram that was lost stays
 /// lost, and shows it.
-const PATIENT: Duration = Duration::from_secs(5);
+pub(crate) const PATIENT: Duration = Duration::from_secs(5);
 
 /// Streams from every kind of client, over both protocols and families. `limit` is how long each shot waits.
-fn streams(stage: &Stage, limit: Option<Duration>) -> Result<Vec<(String, Stream)>> {
+pub(crate) fn streams(stage: &Stage, limit: Option<Duration>) -> Result<Vec<(String, Stream)>> {
     let kinds = [
         ("pod2", VIP, Proto::Tcp),
         ("pod2", VIP, Proto::Udp),
@@ -49,14 +49,14 @@ fn streams(stage: &Stage, limit: Option<Duration>) -> Result<Vec<(String, Stream
     kinds.into_iter().map(start).collect()
 }
 
-fn stop(streams: Vec<(String, Stream)>) -> Result<Vec<(String, Vec<Shot>)>> {
+pub(crate) fn stop(streams: Vec<(String, Stream)>) -> Result<Vec<(String, Vec<Shot>)>> {
     streams
         .into_iter()
         .map(|(name, stream)| Ok((name, stream.stop()?)))
         .collect()
 }
 
-fn dual_stack_service(v4: &[Endpoint], v6: &[Endpoint]) -> Vec<Value> {
+pub(crate) fn dual_stack_service(v4: &[Endpoint], v6: &[Endpoint]) -> Vec<Value> {
     let mut objects = vec![objects::service("web", &[VIP, VIP_V6])];
     objects.extend(slices(v4, v6));
     objects
@@ -70,7 +70,7 @@ fn slices(v4: &[Endpoint], v6: &[Endpoint]) -> [Value; 2] {
 }
 
 /// Waits until every family has that answer.
-fn settle(stage: &Stage, want: &Answer) -> Result<()> {
+pub(crate) fn settle(stage: &Stage, want: &Answer) -> Result<()> {
     let probes = [
         probe("pod2", VIP, Proto::Tcp)?,
         probe("client", VIP, Proto::Udp)?,
@@ -173,15 +173,7 @@ pub fn scaling(mode: Mode) -> Result<()> {
 pub fn restart(mode: Mode) -> Result<()> {
     let mut stage = stage(mode, &dual_stack_service(&[POD1, RPOD1], &[POD1_V6, RPOD1_V6]))?;
     settle(&stage, &Answer::Ok)?;
-    let talk = |from: &str, to: &str| -> Result<Conversation> {
-        Conversation::start(stage.network(), from, SocketAddr::new(to.parse()?, 80))
-    };
-    let talks = [
-        talk("pod2", VIP)?,
-        talk("client", VIP)?,
-        talk("node", VIP)?,
-        talk("client", VIP_V6)?,
-    ];
+    let talks = conversations(&stage)?;
     let traffic = streams(&stage, Some(PATIENT))?;
     for gently in [true, false, true] {
         if gently {
@@ -193,10 +185,7 @@ pub fn restart(mode: Mode) -> Result<()> {
         stage.start_proxy()?;
     }
     std::thread::sleep(Duration::from_millis(200));
-    for (name, shots) in stop(traffic)? {
-        let failed = shots.iter().find(|shot| !shot.is_ok());
-        ensure!(failed.is_none(), "{name}: {failed:?} of {} shots", shots.len());
-    }
+    nothing_lost(stop(traffic)?)?;
     for talk in talks {
         ensure!(talk.stop()? > 50, "a connection was hardly used");
     }
@@ -224,11 +213,34 @@ pub fn handover(mode: Mode) -> Result<()> {
         let status = first.wait()?;
         ensure!(status.success(), "the first ferry ended with {status}");
     }
-    for (name, shots) in stop(traffic)? {
-        let failed = shots.iter().find(|shot| !shot.is_ok());
-        ensure!(failed.is_none(), "{name}: {failed:?} of {} shots", shots.len());
-    }
+    nothing_lost(stop(traffic)?)?;
     stage.finish()
+}
+
+/// Connections that stay open, from every kind of client.
+pub(crate) fn conversations(stage: &Stage) -> Result<[Conversation; 4]> {
+    let talk = |from: &str, to: &str| -> Result<Conversation> {
+        Conversation::start(stage.network(), from, SocketAddr::new(to.parse()?, 80))
+    };
+    Ok([
+        talk("pod2", VIP)?,
+        talk("client", VIP)?,
+        talk("node", VIP)?,
+        talk("client", VIP_V6)?,
+    ])
+}
+
+pub(crate) fn nothing_lost(traffic: Vec<(String, Vec<Shot>)>) -> Result<()> {
+    for (name, shots) in traffic {
+        let failed = shots.iter().find(|shot| !shot.is_ok());
+        let lost = shots.iter().filter(|shot| !shot.is_ok()).count();
+        ensure!(
+            failed.is_none(),
+            "{name}: {lost} of {} lost: {failed:?}",
+            shots.len()
+        );
+    }
+    Ok(())
 }
 
 /// Someone flushes all rules: service is back within a second.

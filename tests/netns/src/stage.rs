@@ -39,6 +39,14 @@ pub struct Stage {
 impl Stage {
     /// A cluster with these objects beside the node, and `ferry` in sync with it.
     pub fn up(mode: Mode, args: &[String], objects: &[Value]) -> Result<Stage> {
+        let mut stage = Stage::without_proxy(mode, args, objects)?;
+        stage.start_proxy()?;
+        stage.watches = stage.api.open_watches();
+        Ok(stage)
+    }
+
+    /// The same, before `ferry` is started.
+    pub fn without_proxy(mode: Mode, args: &[String], objects: &[Value]) -> Result<Stage> {
         let network = Network::up()?;
         let api = Api::start_in(network.node(), 0)?;
         api.apply(default_objects())?;
@@ -46,7 +54,7 @@ impl Stage {
         let dir = tempfile::tempdir()?;
         let kubeconfig = api.kubeconfig(dir.path())?;
         let args = args.iter().cloned().chain(FLAGS.map(str::to_owned)).collect();
-        let mut stage = Stage {
+        Ok(Stage {
             proxy: None,
             api,
             dir,
@@ -55,10 +63,7 @@ impl Stage {
             args,
             kubeconfig,
             watches: 0,
-        };
-        stage.start_proxy()?;
-        stage.watches = stage.api.open_watches();
-        Ok(stage)
+        })
     }
 
     pub fn network(&self) -> &Network {
@@ -135,6 +140,13 @@ impl Stage {
             bail!("ferry ended with {status} after SIGTERM");
         }
         Ok(())
+    }
+
+    /// Ends `ferry`, and starts it in another mode.
+    pub fn switch(&mut self, mode: Mode) -> Result<()> {
+        self.stop_proxy()?;
+        self.mode = mode;
+        self.start_proxy()
     }
 
     /// Ends `ferry` with SIGKILL.

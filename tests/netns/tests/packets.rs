@@ -79,6 +79,32 @@ mod userspace {
     }
 }
 
+mod switch {
+    use ferry_netns::Mode::{Iptables, Nftables, Userspace};
+    use ferry_netns::switch;
+
+    #[test]
+    fn between_modes() {
+        if let Err(e) = switch::modes(&[Iptables, Nftables, Iptables, Nftables, Userspace]) {
+            panic!("{e:#}");
+        }
+    }
+
+    #[test]
+    fn from_kube_proxy_to_iptables() {
+        if let Err(e) = switch::from_kube_proxy(Iptables) {
+            panic!("{e:#}");
+        }
+    }
+
+    #[test]
+    fn from_kube_proxy_to_nftables() {
+        if let Err(e) = switch::from_kube_proxy(Nftables) {
+            panic!("{e:#}");
+        }
+    }
+}
+
 /// A scenario that nobody runs proves nothing.
 #[test]
 fn every_scenario_is_in_the_table() {
