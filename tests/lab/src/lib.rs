@@ -30,6 +30,6 @@ pub fn wait_until(limit: Duration, mut yes: impl FnMut() -> bool) -> bool {
         if std::time::Instant::now() >= end {
             return false;
         }
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(patience(Duration::from_millis(20)));
     }
 }

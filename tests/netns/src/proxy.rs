@@ -64,7 +64,8 @@ impl Proxy {
             if Instant::now() > end {
                 bail!("ferry had no first sync in time:\n{}", self.tail());
             }
-            std::thread::sleep(Duration::from_millis(10));
+            // asking costs, and an emulated machine has one processor for the asking and the starting
+            std::thread::sleep(patience(Duration::from_millis(10)));
         }
     }
 

@@ -33,14 +33,26 @@ pub struct Namespace {
 impl Namespace {
     /// Makes one. The label is for people who look at `ip netns` while a test runs.
     pub fn new(label: &str) -> Result<Namespace> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        sweep();
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{PREFIX}{}-{count}-{label}", std::process::id());
+        let name = unused_name(label);
         ip(&["netns", "add", &name], "")?;
         let namespace = Namespace { name };
-        namespace.ip("link set lo up")?;
+        namespace.ip(LOOPBACK_UP)?;
         Ok(namespace)
+    }
+
+    /// Makes one for each label, in one go; whoever sets them up brings their loopback up.
+    fn make(labels: &[&str]) -> Result<Vec<Namespace>> {
+        let names = labels.iter().map(|label| unused_name(label));
+        let all: Vec<Namespace> = names.map(|name| Namespace { name }).collect();
+        batch(&all, "add")?;
+        Ok(all)
+    }
+
+    /// Removes them in one go, which costs the kernel little more than one of them.
+    fn remove(all: Vec<Namespace>) -> Result<()> {
+        batch(&all, "del")?;
+        all.into_iter().for_each(std::mem::forget);
+        Ok(())
     }
 
     pub fn name(&self) -> &str {
@@ -96,21 +108,10 @@ impl Namespace {
         ip(&["-n", &self.name, "-batch", "-"], lines)
     }
 
-    /// Writes a sysctl of the namespace, such as `net.ipv4.ip_forward`.
-    pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
-        let path = PathBuf::from("/proc/sys").join(key.replace('.', "/"));
-        self.run(|| std::fs::write(&path, value))?
-            .with_context(|| format!("{}: cannot write {key}={value}", self.name))
-    }
-
-    /// A pair of connected interfaces, `dev` here and `peer_dev` in the other namespace, both up.
-    pub fn veth(&self, dev: &str, other: &Namespace, peer_dev: &str) -> Result<()> {
-        self.ip(&format!(
-            "link add {dev} type veth peer name {peer_dev} netns {}",
-            other.name
-        ))?;
-        other.ip(&format!("link set {peer_dev} up"))?;
-        self.ip(&format!("link set {dev} up"))
+    /// Writes sysctls of the namespace, such as `net.ipv4.ip_forward`.
+    pub fn sysctls(&self, all: &[(&str, &str)]) -> Result<()> {
+        self.run(|| all.iter().try_for_each(|(key, value)| write_sysctl(key, value)))?
+            .with_context(|| self.name.clone())
     }
 }
 
@@ -122,8 +123,27 @@ impl Drop for Namespace {
     }
 }
 
+const LOOPBACK_UP: &str = "link set lo up";
 const PREFIX: &str = "ferry-";
 const RUN: &str = "/run/netns";
+
+fn unused_name(label: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    sweep();
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{PREFIX}{}-{count}-{label}", std::process::id())
+}
+
+fn batch(all: &[Namespace], verb: &str) -> Result<()> {
+    let lines: Vec<String> = all.iter().map(|n| format!("netns {verb} {}\n", n.name)).collect();
+    ip(&["-batch", "-"], &lines.concat())
+}
+
+/// Writes a sysctl of the calling thread's namespace.
+fn write_sysctl(key: &str, value: &str) -> Result<()> {
+    let path = PathBuf::from("/proc/sys").join(key.replace('.', "/"));
+    std::fs::write(&path, value).with_context(|| format!("cannot write {key}={value}"))
+}
 
 /// Once per process: removes what test processes that were killed could not.
 fn sweep() {

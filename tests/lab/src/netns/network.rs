@@ -17,7 +17,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use tokio::runtime::Runtime;
 
-use super::{Namespace, Outcome, Probe, Proto, Reply, Servers, Sockets, summarise};
+use super::{LOOPBACK_UP, Namespace, Outcome, Probe, Proto, Reply, Servers, Sockets, summarise};
 
 /// What every pod serves, TCP and UDP.
 pub const PORTS: [u16; 3] = [8080, 8081, 9090];
@@ -55,7 +55,6 @@ pub fn name_of(address: IpAddr) -> String {
 /// The network, up. Dropping it ends its servers and removes its namespaces.
 #[derive(Debug)]
 pub struct Network {
-    // servers and sockets go before the namespaces
     servers: Servers,
     sockets: BTreeMap<&'static str, Sockets>,
     runtime: Arc<Runtime>,
@@ -65,10 +64,7 @@ pub struct Network {
 impl Network {
     /// Makes the hosts, connects them and starts the servers.
     pub fn up() -> Result<Network> {
-        let mut hosts = BTreeMap::new();
-        for name in HOSTS {
-            hosts.insert(name, Namespace::new(name)?);
-        }
+        let hosts: BTreeMap<_, _> = HOSTS.into_iter().zip(Namespace::make(&HOSTS)?).collect();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("lab")
@@ -77,7 +73,7 @@ impl Network {
             .context("cannot start the lab's runtime")?;
         let mut sockets = BTreeMap::new();
         for (name, host) in &hosts {
-            settings(host)?;
+            settings(host, *name != "switch")?;
             sockets.insert(*name, Sockets::inside(host)?);
         }
         let mut network = Network {
@@ -146,41 +142,46 @@ impl Network {
         })
     }
 
+    /// One program for each host: under emulation starting one is what costs. Whoever makes a pair of interfaces comes
+    /// before the host that gets the other end.
     fn connect(&self) -> Result<()> {
-        let host = |name: &str| self.host(name);
-        let switch = host("switch")?;
-        switch.ip("link add br0 type bridge\nlink set br0 up\n\
-             addr add 192.0.2.1/24 dev br0\naddr add 2001:db8:2::1/64 dev br0 nodad")?;
-        switch.sysctl("net.ipv4.ip_forward", "0")?;
-        switch.sysctl("net.ipv6.conf.all.forwarding", "0")?;
-        let plugs: [(&str, &str, &[&str]); 5] = [
-            ("node", "eth0", &["192.0.2.10/24", "2001:db8:2::10/64"]),
-            ("node", "eth1", &["198.51.100.10/24", "2001:db8:51::10/64"]),
-            ("remote", "eth0", &["192.0.2.11/24", "2001:db8:2::11/64"]),
-            (
-                "client",
-                "eth0",
-                &[
-                    "192.0.2.100/24",
-                    "2001:db8:2::100/64",
-                    "198.51.100.100/24",
-                    "2001:db8:51::100/64",
-                ],
-            ),
-            ("outsider", "eth0", &["203.0.113.9/24", "2001:db8:113::9/64"]),
-        ];
-        for (name, dev, addresses) in plugs {
-            plug(host(name)?, name, dev, addresses, switch)?;
+        self.host("switch")?.ip(&self.switch_lines()?)?;
+        self.node().ip(&self.node_lines()?)?;
+        for pod in PODS {
+            self.host(pod)?.ip(&pod_lines(pod)?)?;
         }
-        for pod in ["pod1", "pod2"] {
-            attach_pod(host("node")?, host(pod)?, pod)?;
-        }
-        host("remote")?.ip("addr add 10.244.2.2/32 dev lo\naddr add 10.244.2.3/32 dev lo\n\
-             addr add fd00:10:244:2::2/128 dev lo nodad\naddr add fd00:10:244:2::3/128 dev lo nodad")?;
-        for (name, routes) in ROUTES {
-            host(name)?.ip(routes)?;
+        for name in ["remote", "client", "outsider"] {
+            self.host(name)?
+                .ip(&format!("{}\n{}", plug_lines(name), routes_of(name)))?;
         }
         Ok(())
+    }
+
+    fn switch_lines(&self) -> Result<String> {
+        let mut lines = format!(
+            "{LOOPBACK_UP}\nlink add br0 type bridge\nlink set br0 up\n\
+             addr add 192.0.2.1/24 dev br0\naddr add 2001:db8:2::1/64 dev br0 nodad"
+        );
+        for (name, dev, _) in PLUGS {
+            let (here, there) = (format!("p-{name}-{dev}"), self.host(name)?.name());
+            lines += &format!(
+                "\nlink add {here} type veth peer name {dev} netns {there}\nlink set {here} master br0 up"
+            );
+        }
+        Ok(lines)
+    }
+
+    fn node_lines(&self) -> Result<String> {
+        let mut lines = plug_lines("node");
+        for pod in PODS {
+            let (dev, (v4, v6), there) = (format!("veth-{pod}"), addresses_of(pod)?, self.host(pod)?.name());
+            lines += &format!(
+                "\nlink add {dev} type veth peer name eth0 netns {there}\nlink set {dev} up\n\
+                 addr add 10.244.1.1/32 dev {dev}\naddr add fd00:10:244:1::1/128 dev {dev} nodad\n\
+                 route add {v4}/32 dev {dev} src 10.244.1.1\nroute add {v6}/128 dev {dev} src fd00:10:244:1::1"
+            );
+        }
+        Ok(format!("{lines}\n{}", routes_of("node")))
     }
 
     fn serve(&mut self) -> Result<()> {
@@ -206,7 +207,38 @@ impl Network {
     }
 }
 
-/// The node's default route ends at the switch, which swallows all it gets.
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.servers = Servers::default();
+        self.sockets.clear();
+        let hosts = std::mem::take(&mut self.hosts).into_values().collect();
+        if let Err(e) = Namespace::remove(hosts) {
+            eprintln!("cannot remove a network: {e:#}");
+        }
+    }
+}
+
+const PODS: [&str; 2] = ["pod1", "pod2"];
+
+/// What is plugged into the switch: host, interface, addresses.
+const PLUGS: [(&str, &str, &[&str]); 5] = [
+    ("node", "eth0", &["192.0.2.10/24", "2001:db8:2::10/64"]),
+    ("node", "eth1", &["198.51.100.10/24", "2001:db8:51::10/64"]),
+    ("remote", "eth0", &["192.0.2.11/24", "2001:db8:2::11/64"]),
+    (
+        "client",
+        "eth0",
+        &[
+            "192.0.2.100/24",
+            "2001:db8:2::100/64",
+            "198.51.100.100/24",
+            "2001:db8:51::100/64",
+        ],
+    ),
+    ("outsider", "eth0", &["203.0.113.9/24", "2001:db8:113::9/64"]),
+];
+
+/// The remote node's pods, and everyone's routes. The node's default route ends at the switch, which swallows all it gets.
 const ROUTES: [(&str, &str); 4] = [
     (
         "node",
@@ -216,7 +248,9 @@ const ROUTES: [(&str, &str); 4] = [
     ),
     (
         "remote",
-        "route add 10.244.1.0/24 via 192.0.2.10\nroute add fd00:10:244:1::/64 via 2001:db8:2::10\n\
+        "addr add 10.244.2.2/32 dev lo\naddr add 10.244.2.3/32 dev lo\n\
+         addr add fd00:10:244:2::2/128 dev lo nodad\naddr add fd00:10:244:2::3/128 dev lo nodad\n\
+         route add 10.244.1.0/24 via 192.0.2.10\nroute add fd00:10:244:1::/64 via 2001:db8:2::10\n\
          route add 203.0.113.0/24 dev eth0\nroute add 2001:db8:113::/64 dev eth0\n\
          route add 0.0.0.0/0 via 192.0.2.10\nroute add ::/0 via 2001:db8:2::10",
     ),
@@ -236,10 +270,11 @@ fn real(name: &str) -> &str {
     if name == "client2" { "client" } else { name }
 }
 
-fn settings(host: &Namespace) -> Result<()> {
-    let must = [
-        ("net.ipv4.ip_forward", "1"),
-        ("net.ipv6.conf.all.forwarding", "1"),
+fn settings(host: &Namespace, forward: bool) -> Result<()> {
+    let forward = if forward { "1" } else { "0" };
+    host.sysctls(&[
+        ("net.ipv4.ip_forward", forward),
+        ("net.ipv6.conf.all.forwarding", forward),
         ("net.ipv6.conf.default.accept_dad", "0"),
         ("net.ipv4.conf.all.rp_filter", "0"),
         ("net.ipv4.conf.default.rp_filter", "0"),
@@ -247,45 +282,43 @@ fn settings(host: &Namespace) -> Result<()> {
         ("net.ipv4.conf.default.send_redirects", "0"),
         ("net.ipv4.icmp_ratelimit", "0"),
         ("net.ipv6.icmp.ratelimit", "0"),
-    ];
-    for (key, value) in must {
-        host.sysctl(key, value)?;
-    }
+    ])?;
     // older kernels have these for the whole machine only, and read-only here
-    for (key, value) in [
+    let _ = host.sysctls(&[
         ("net.ipv4.icmp_msgs_per_sec", "100000"),
         ("net.ipv4.icmp_msgs_burst", "10000"),
-    ] {
-        let _ = host.sysctl(key, value);
-    }
+    ]);
     Ok(())
 }
 
-fn nodad(address: &str) -> &str {
-    if address.contains(':') { "nodad" } else { "" }
+fn addresses_of(name: &str) -> Result<(&'static str, &'static str)> {
+    let found = ADDRESSES.iter().find(|(known, _, _)| *known == name);
+    let (_, v4, v6) = found.with_context(|| format!("no address for {name}"))?;
+    Ok((v4, v6))
 }
 
-fn plug(host: &Namespace, name: &str, dev: &str, addresses: &[&str], switch: &Namespace) -> Result<()> {
-    host.veth(dev, switch, &format!("p-{name}-{dev}"))?;
-    switch.ip(&format!("link set p-{name}-{dev} master br0"))?;
-    let lines: Vec<String> = addresses
-        .iter()
-        .map(|a| format!("addr add {a} dev {dev} {}", nodad(a)))
-        .collect();
-    host.ip(&lines.join("\n"))
+fn routes_of(name: &str) -> &'static str {
+    let found = ROUTES.iter().find(|(known, _)| *known == name);
+    found.map_or("", |(_, routes)| routes)
 }
 
-fn attach_pod(node: &Namespace, host: &Namespace, pod: &str) -> Result<()> {
-    let found = ADDRESSES.iter().find(|(name, _, _)| *name == pod);
-    let (_, v4, v6) = found.with_context(|| format!("no address for {pod}"))?;
-    let dev = format!("veth-{pod}");
-    node.veth(&dev, host, "eth0")?;
-    node.ip(&format!(
-        "addr add 10.244.1.1/32 dev {dev}\naddr add fd00:10:244:1::1/128 dev {dev} nodad\n\
-         route add {v4}/32 dev {dev} src 10.244.1.1\nroute add {v6}/128 dev {dev} src fd00:10:244:1::1"
-    ))?;
-    host.ip(&format!(
-        "addr add {v4}/32 dev eth0\naddr add {v6}/128 dev eth0 nodad\n\
+/// Brings a host's interfaces up and gives them their addresses.
+fn plug_lines(host: &str) -> String {
+    let mut lines = LOOPBACK_UP.to_owned();
+    for (_, dev, addresses) in PLUGS.iter().filter(|(name, _, _)| *name == host) {
+        lines += &format!("\nlink set {dev} up");
+        for address in *addresses {
+            let nodad = if address.contains(':') { "nodad" } else { "" };
+            lines += &format!("\naddr add {address} dev {dev} {nodad}");
+        }
+    }
+    lines
+}
+
+fn pod_lines(pod: &str) -> Result<String> {
+    let (v4, v6) = addresses_of(pod)?;
+    Ok(format!(
+        "{LOOPBACK_UP}\nlink set eth0 up\naddr add {v4}/32 dev eth0\naddr add {v6}/128 dev eth0 nodad\n\
          route add 10.244.1.1/32 dev eth0\nroute add fd00:10:244:1::1/128 dev eth0\n\
          route add 0.0.0.0/0 via 10.244.1.1 src {v4}\nroute add ::/0 via fd00:10:244:1::1 src {v6}"
     ))
