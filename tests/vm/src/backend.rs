@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_backends::iptables::{self, Iptables};
+use ferry_backends::iptables::{self, Beside, Iptables};
 use ferry_backends::ipvs::{IpvsBackend, Settings, cleanup, leftovers};
 use ferry_backends::{Applied, Backend};
 use ferry_lab::netns::Namespace;
@@ -450,6 +450,10 @@ fn switching() {
         assert!(sh("iptables-save").contains("KUBE-SVC-"));
         apply(&mut open(), &planner);
         assert_same(&state(), &fresh, "ipvs mode after iptables mode");
+        // What the daemon does next, to be sure of both kinds of iptables: it must not take what is ours by now.
+        let mut before = Iptables::new(iptables::Options::default(), Arc::new(|| {}));
+        before.cleanup_beside(Beside::Ipvs).unwrap();
+        assert_same(&state(), &fresh, "ipvs mode beside the removal of iptables mode");
 
         // The other way: the new rules are in force before the old ones go.
         let mut iptables = Iptables::new(iptables::Options::default(), Arc::new(|| {}));

@@ -49,7 +49,7 @@ impl Beside {
             (Beside::Ipvs, Table::Nat) => {
                 [names::SERVICES, names::POSTROUTING, names::MARK_MASQ].contains(&chain)
             }
-            (Beside::Ipvs, Table::Filter) => chain == names::FORWARD,
+            (Beside::Ipvs, Table::Filter) => [names::FORWARD, names::PROXY_FIREWALL].contains(&chain),
             (Beside::Userspace, Table::Nat | Table::Filter) => {
                 chain.starts_with("KUBE-PORTALS-") || chain.starts_with("KUBE-NODEPORT-")
             }
