@@ -13,19 +13,41 @@ const FEW: usize = 16;
 
 /// The kernel's table; opened when first needed, so that a kernel without connection tracking does no harm.
 #[derive(Debug, Default)]
-pub(super) struct Table(Option<Conntrack>);
+pub(super) struct Table {
+    socket: Option<Conntrack>,
+    /// Whether somebody else removes the flows of an endpoint that is gone.
+    endpoints_are_cared_for: bool,
+}
+
+impl Table {
+    /// Beside IPVS, which removes the tracked flows of a real server with the server. It does so when answers on their way
+    /// have arrived; a flow that goes earlier takes its masquerading with it, and the answer is lost.
+    pub(super) fn beside_ipvs() -> Self {
+        Self {
+            socket: None,
+            endpoints_are_cared_for: true,
+        }
+    }
+}
 
 impl Flows for Table {
     fn remove(&mut self, family: Family, local: &[IpAddr], stale: &[StaleFlows]) -> Result<u64, String> {
+        let is_cared_for =
+            |flows: &StaleFlows| self.endpoints_are_cared_for && matches!(flows.which, Which::To(_));
+        let stale: Vec<StaleFlows> = stale
+            .iter()
+            .filter(|flows| !is_cared_for(flows))
+            .cloned()
+            .collect();
         if stale.len() <= FEW {
             let mut deleted = 0;
-            for flows in stale {
+            for flows in &stale {
                 let doomed = Doomed::of(std::slice::from_ref(flows), local);
                 deleted += self.sweep_by(filter(flows), |flow| doomed.includes(flow))?;
             }
             return Ok(deleted);
         }
-        let doomed = Doomed::of(stale, local);
+        let doomed = Doomed::of(&stale, local);
         self.sweep_by(all_udp(family), |flow| doomed.includes(flow))
     }
 
@@ -41,15 +63,15 @@ impl Flows for Table {
 
 impl Table {
     fn sweep_by(&mut self, filter: Filter, doomed: impl FnMut(&Flow) -> bool) -> Result<u64, String> {
-        if self.0.is_none() {
-            self.0 = Some(Conntrack::open().map_err(|error| error.to_string())?);
+        if self.socket.is_none() {
+            self.socket = Some(Conntrack::open().map_err(|error| error.to_string())?);
         }
-        let swept = self.0.as_mut().map(|table| table.sweep(&filter, doomed));
+        let swept = self.socket.as_mut().map(|table| table.sweep(&filter, doomed));
         match swept {
             Some(Ok(swept)) => Ok(swept.deleted),
             Some(Err(error)) => {
                 // A socket that failed once is not to be trusted.
-                self.0 = None;
+                self.socket = None;
                 Err(error.to_string())
             }
             None => Ok(0),

@@ -145,7 +145,8 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Ending> {
     }
     let sweeper = match settings.mode {
         Mode::Userspace => None,
-        Mode::Iptables | Mode::Ipvs | Mode::Nftables => {
+        Mode::Ipvs => Some(Sweeper::start(flows::Table::beside_ipvs(), Arc::clone(&metrics))?),
+        Mode::Iptables | Mode::Nftables => {
             Some(Sweeper::start(flows::Table::default(), Arc::clone(&metrics))?)
         }
     };

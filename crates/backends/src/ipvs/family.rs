@@ -11,8 +11,8 @@ use ferry_model::{Changed, Family, NodePlan, Plan, PortName, Revision, ServiceNa
 use super::cleanup::{Saved, removal_of_iptables_mode};
 use super::diff::{Before, Ops, diff};
 use super::drain::Drain;
-use super::observe::{self, Addresses};
-use super::render::{self, Defaults, View};
+use super::observe::{self, Addresses, Trusted};
+use super::render::{self, View};
 use super::rules::{self, JUMPS, Jump, Rules};
 use super::ruleset::Ruleset;
 use super::run::{self, Ran};
@@ -42,6 +42,17 @@ struct Known {
     /// Our chains as the save program printed them after they were written.
     saved: Vec<String>,
     checked: Instant,
+    /// The last virtual server whose real servers were compared for no reason but time.
+    last_listed: Option<Virtual>,
+}
+
+/// Why everything is compared with the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// It is time.
+    Time,
+    /// Nothing is known, or somebody else changed something.
+    Doubt,
 }
 
 impl FamilyState {
@@ -60,7 +71,6 @@ impl FamilyState {
         &mut self,
         kernel: &mut Kernel,
         settings: &Settings,
-        defaults: &Defaults,
         plan: &Plan,
         now: Instant,
     ) -> Result<Applied, Error> {
@@ -71,8 +81,11 @@ impl FamilyState {
             in_doubt || settings.repair_every.is_some_and(|every| age >= every)
         };
         let (known, applied) = match known {
-            Some(known) if !stale(&known) => self.update(known, kernel, defaults, settings, plan, now)?,
-            known => self.observe(known, kernel, defaults, settings, plan, now)?,
+            Some(known) if !stale(&known) => self.update(known, kernel, settings, plan, now)?,
+            known => {
+                let reason = if in_doubt { Reason::Doubt } else { Reason::Time };
+                self.observe(known, reason, kernel, settings, plan, now)?
+            }
         };
         self.known = Some(known);
         self.drain_step(kernel, now)?;
@@ -84,7 +97,6 @@ impl FamilyState {
         &mut self,
         mut known: Known,
         kernel: &mut Kernel,
-        defaults: &Defaults,
         settings: &Settings,
         plan: &Plan,
         now: Instant,
@@ -105,10 +117,10 @@ impl FamilyState {
         known.node = Arc::clone(plan.node());
         let full = changed == Changed::Everything;
         match changed {
-            Changed::Everything => render_all(&mut known.ruleset, plan, &known.view, defaults, &mut before),
+            Changed::Everything => render_all(&mut known.ruleset, plan, &known.view, settings, &mut before),
             Changed::Services(names) => {
                 for name in names {
-                    render_one(&mut known.ruleset, plan, name, &known.view, defaults, &mut before);
+                    render_one(&mut known.ruleset, plan, name, &known.view, settings, &mut before);
                 }
             }
         }
@@ -144,8 +156,8 @@ impl FamilyState {
     fn observe(
         &mut self,
         known: Option<Known>,
+        reason: Reason,
         kernel: &mut Kernel,
-        defaults: &Defaults,
         settings: &Settings,
         plan: &Plan,
         now: Instant,
@@ -159,16 +171,20 @@ impl FamilyState {
         let addresses = Addresses::observe(&mut kernel.route, self.family)?;
         let view = observe::view(plan.node(), self.family, &addresses);
         let mut ruleset = Ruleset::default();
-        render_all(&mut ruleset, plan, &view, defaults, &mut Before::default());
-        let recorded = kernel.record.read();
+        render_all(&mut ruleset, plan, &view, settings, &mut Before::default());
+        let (trusted, last_listed) = match (&known, reason) {
+            (Some(known), Reason::Time) => {
+                Trusted::except_next(&known.ruleset, &self.drain, known.last_listed)
+            }
+            _ => (Trusted::default(), None),
+        };
         let before = observe::before(
-            &mut kernel.ipvs,
-            &mut kernel.ipset,
+            kernel,
             self.family,
             &addresses,
-            &recorded,
             &settings.exclude_cidrs,
             &ruleset,
+            &trusted,
         )?;
         let ops = diff(&before, &ruleset);
         let wanted = self.rules(&ruleset, plan.node(), settings, kernel)?;
@@ -199,6 +215,7 @@ impl FamilyState {
             rules: wanted,
             saved: Vec::new(),
             checked: now,
+            last_listed,
         };
         kernel.record.add(&fresh.view.node_ports).map_err(record_failed)?;
         let ran = self.run(kernel, &fresh, &ops, document.as_deref(), settings, now)?;
@@ -334,12 +351,12 @@ fn render_one(
     plan: &Plan,
     name: &ServiceName,
     view: &View,
-    defaults: &Defaults,
+    settings: &Settings,
     before: &mut Before,
 ) {
     let fragment = plan
         .service(name)
-        .map(|service| render::service(service, view, defaults));
+        .map(|service| render::service(service, view, settings));
     ruleset.replace(name, fragment, before);
 }
 
@@ -347,7 +364,7 @@ pub(super) fn render_all(
     ruleset: &mut Ruleset,
     plan: &Plan,
     view: &View,
-    defaults: &Defaults,
+    settings: &Settings,
     before: &mut Before,
 ) {
     let gone: BTreeSet<ServiceName> = ruleset
@@ -361,7 +378,7 @@ pub(super) fn render_all(
     for service in plan.services() {
         ruleset.replace(
             &service.name,
-            Some(render::service(service, view, defaults)),
+            Some(render::service(service, view, settings)),
             before,
         );
     }

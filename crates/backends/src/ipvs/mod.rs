@@ -39,7 +39,6 @@ use crate::{Alarm, Applied, Backend, Error, ErrorKind, Traffic};
 use family::FamilyState;
 use guard::Guard;
 use record::Record;
-use render::Defaults;
 
 /// The interface that holds services' addresses, so that packets for them are taken in.
 const DEVICE: &str = "kube-ipvs0";
@@ -135,13 +134,6 @@ impl IpvsBackend {
     pub fn watch(&mut self, alarm: &Alarm) -> Result<(), Error> {
         self.guard.start(&self.kernel.writers, alarm)
     }
-
-    fn defaults(&self) -> Defaults {
-        Defaults {
-            scheduler: self.settings.scheduler.clone(),
-            drain: self.settings.drain,
-        }
-    }
 }
 
 /// What the kernel would hold for a plan, as text: virtual servers, sets, and the rules as the restore program reads them.
@@ -150,12 +142,8 @@ pub fn listing(plan: &Plan, family: Family, settings: &Settings) -> String {
     let own = plan.node().family(family).addresses.iter().copied();
     let addresses = observe::Addresses::from_plan(own);
     let view = observe::view(plan.node(), family, &addresses);
-    let defaults = Defaults {
-        scheduler: settings.scheduler.clone(),
-        drain: settings.drain,
-    };
     let mut ruleset = ruleset::Ruleset::default();
-    family::render_all(&mut ruleset, plan, &view, &defaults, &mut diff::Before::default());
+    family::render_all(&mut ruleset, plan, &view, settings, &mut diff::Before::default());
     let rules = family::rules(&ruleset, plan.node(), family, settings.masquerade_mark, true);
     let document = rules::document(&rules, None, &rules::JUMPS).unwrap_or_default();
     format!("{}{document}", ruleset.listing(family))
@@ -163,12 +151,11 @@ pub fn listing(plan: &Plan, family: Family, settings: &Settings) -> String {
 
 impl Backend for IpvsBackend {
     fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
-        let defaults = self.defaults();
         let state = self.families.get_mut(family);
         if self.guard.take(family) {
             state.doubt();
         }
-        let mut applied = state.apply(&mut self.kernel, &self.settings, &defaults, plan, Instant::now())?;
+        let mut applied = state.apply(&mut self.kernel, &self.settings, plan, Instant::now())?;
         applied.warnings.append(&mut self.warnings);
         self.guard.settle(family, state.sentinel());
         Ok(applied)

@@ -9,6 +9,7 @@ use ferry_host::ipset::Entry;
 use ferry_host::ipvs::{SCHED2, Service, Virtual};
 use ferry_model::{Family, PortPlan, Protocol, ServicePlan, TrafficPolicy, Verdict};
 
+use super::Settings;
 use super::ruleset::{Claim, Fragment, VirtualServer};
 use super::sets::Set;
 
@@ -22,15 +23,7 @@ pub(super) struct View {
     pub(super) elsewhere: BTreeSet<IpAddr>,
 }
 
-/// What the operator decided.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Defaults {
-    pub(super) scheduler: String,
-    /// How long TCP connections to a removed endpoint may go on.
-    pub(super) drain: Duration,
-}
-
-pub(super) fn service(plan: &ServicePlan, view: &View, defaults: &Defaults) -> Fragment {
+pub(super) fn service(plan: &ServicePlan, view: &View, settings: &Settings) -> Fragment {
     let mut fragment = Fragment::default();
     let mut any = false;
     for port in plan.ports(view.family) {
@@ -40,7 +33,7 @@ pub(super) fn service(plan: &ServicePlan, view: &View, defaults: &Defaults) -> F
             plan,
             port,
             view,
-            defaults,
+            settings,
         };
         writer.loop_back();
         writer.cluster_ip();
@@ -61,7 +54,7 @@ struct PortWriter<'a> {
     plan: &'a ServicePlan,
     port: &'a PortPlan,
     view: &'a View,
-    defaults: &'a Defaults,
+    settings: &'a Settings,
 }
 
 impl PortWriter<'_> {
@@ -188,7 +181,7 @@ impl PortWriter<'_> {
             .options
             .scheduler
             .as_deref()
-            .unwrap_or(&self.defaults.scheduler);
+            .unwrap_or(&self.settings.scheduler);
         let service = Service {
             at,
             scheduler: scheduler.to_owned(),
@@ -205,14 +198,20 @@ impl PortWriter<'_> {
         self.fragment.virtuals.insert(at, Arc::new(server));
     }
 
-    /// Flows of UDP and SCTP move on at once, as with kube-proxy, unless the service asks for something else.
+    /// SCTP moves on at once, as with kube-proxy, UDP as soon as answers on their way have had time to arrive, unless the
+    /// service asks for something else.
     fn drain(&self) -> Duration {
         self.plan.options.drain.unwrap_or(match self.port.protocol() {
-            Protocol::Tcp => self.defaults.drain,
-            Protocol::Udp | Protocol::Sctp => Duration::ZERO,
+            Protocol::Tcp => self.settings.drain,
+            Protocol::Udp => ANSWERS,
+            Protocol::Sctp => Duration::ZERO,
         })
     }
 }
+
+/// How long a UDP server that is no endpoint any more stays for the answers to what it was sent. The kernel translates an
+/// answer only while it knows the server; what a client sends meanwhile over a flow that it has still goes there.
+const ANSWERS: Duration = Duration::from_secs(1);
 
 /// `mh` hashes the source port too, or all connections of a client would go to one endpoint.
 pub(super) fn scheduler_flags(scheduler: &str) -> u32 {

@@ -8,7 +8,6 @@ mod recorded;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ferry_model::*;
 
@@ -16,19 +15,11 @@ use super::Settings;
 use super::diff::Before;
 use super::family::{render_all, rules};
 use super::observe::{Addresses, view};
-use super::render::Defaults;
 use super::rules::Rules;
 use super::ruleset::Ruleset;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
-}
-
-fn defaults() -> Defaults {
-    Defaults {
-        scheduler: "rr".to_owned(),
-        drain: Duration::from_secs(900),
-    }
 }
 
 fn options(detect_local: DetectLocal) -> PlanOptions {
@@ -64,7 +55,13 @@ fn rendered(plan: &Plan, family: Family) -> (Ruleset, Rules) {
     let addresses = Addresses::from_plan(plan.node().family(family).addresses.iter().copied());
     let view = view(plan.node(), family, &addresses);
     let mut ruleset = Ruleset::default();
-    render_all(&mut ruleset, plan, &view, &defaults(), &mut Before::default());
+    render_all(
+        &mut ruleset,
+        plan,
+        &view,
+        &Settings::default(),
+        &mut Before::default(),
+    );
     let rules = rules(
         &ruleset,
         plan.node(),
