@@ -10,14 +10,22 @@ pub mod oracle;
 
 use std::time::Duration;
 
+/// Whether this is an emulated machine, by `FERRY_LAB_SLOW`.
+pub fn is_slow() -> bool {
+    factor() > 1.0
+}
+
 /// Every wait and time-out of the lab, made longer by `FERRY_LAB_SLOW` (a factor) for emulated machines.
 pub fn patience(base: Duration) -> Duration {
+    base.mul_f64(factor())
+}
+
+fn factor() -> f64 {
     static FACTOR: std::sync::OnceLock<f64> = std::sync::OnceLock::new();
-    let factor = FACTOR.get_or_init(|| {
+    *FACTOR.get_or_init(|| {
         let asked = std::env::var("FERRY_LAB_SLOW").ok().and_then(|f| f.parse().ok());
         asked.filter(|f: &f64| f.is_finite() && *f >= 1.0).unwrap_or(1.0)
-    });
-    base.mul_f64(*factor)
+    })
 }
 
 /// Asks until the answer is yes; `false` when it did not come in time.

@@ -107,7 +107,10 @@ pub fn no_endpoint_one_endpoint(mode: Mode) -> Result<()> {
         calm.push((begin, Instant::now(), answer));
     }
     for (name, shots) in stop(traffic)? {
-        let wrong = shots.iter().find(|shot| is_wrong(shot, mode, &calm));
+        let excused = excused(mode, &name, &shots, calm.len());
+        let wrong = shots
+            .iter()
+            .find(|shot| is_wrong(shot, mode, &calm) && !excused(shot));
         ensure!(wrong.is_none(), "{name}: {wrong:?} of {} shots", shots.len());
         ensure!(shots.len() > 100, "{name}: only {} shots", shots.len());
     }
@@ -125,6 +128,14 @@ fn is_wrong(shot: &Shot, mode: Mode, calm: &[(Instant, Instant, Answer)]) -> boo
     let reset = shot.reply.answer == Answer::Reset && mode == Mode::Userspace;
     !(shot.is_ok() || shot.reply.answer == Answer::Refused || lost || reset)
         || is_stranger(shot, &[POD1, POD1_V6])
+}
+
+/// A UDP flow is removed as soon as its endpoint goes, and an answer on its way then is lost. Where a packet takes
+/// milliseconds that happens now and then: at most once a change. ipvs waits for the answer.
+fn excused(mode: Mode, stream: &str, shots: &[Shot], changes: usize) -> impl Fn(&Shot) -> bool + use<> {
+    let lost = shots.iter().filter(|shot| shot.is_timeout()).count();
+    let may_lose = ferry_lab::is_slow() && mode != Mode::Ipvs && stream.ends_with("/udp") && lost <= changes;
+    move |shot| may_lose && shot.is_timeout()
 }
 
 /// Was it answered by someone who is no endpoint of the service?
@@ -153,17 +164,15 @@ pub fn scaling(mode: Mode) -> Result<()> {
     }
     for (name, shots) in stop(traffic)? {
         let all = [POD1, POD2, RPOD1, RPOD2, POD1_V6, RPOD1_V6];
-        // IPVS forgets a UDP server at once, and with it the answers on their way: at most one a change.
-        let may_lose = mode == Mode::Ipvs && name.ends_with("/udp");
-        let lost = shots.iter().filter(|shot| shot.is_timeout()).count();
-        let forgiven = |shot: &Shot| may_lose && shot.is_timeout() && lost <= CHANGES;
+        let excused = excused(mode, &name, &shots, CHANGES);
         let wrong = shots
             .iter()
-            .find(|shot| (!shot.is_ok() && !forgiven(shot)) || is_stranger(shot, &all));
+            .find(|shot| !(shot.is_ok() || excused(shot)) || is_stranger(shot, &all));
         ensure!(
             wrong.is_none(),
-            "{name}: {wrong:?} of {} shots, {lost} without an answer",
-            shots.len()
+            "{name}: {wrong:?} of {} shots, {} without an answer",
+            shots.len(),
+            shots.iter().filter(|shot| shot.is_timeout()).count()
         );
     }
     stage.finish()
@@ -278,13 +287,17 @@ pub fn flush(mode: Mode) -> Result<()> {
     stage.finish()
 }
 
-const STICKY: u32 = 4;
+/// In seconds: short, but longer than what happens between two connections of a client, on a slow machine too.
+fn sticky() -> u32 {
+    patience(Duration::from_millis(2500)).as_secs().max(4) as u32
+}
 
 /// A client keeps its endpoint for the service's time after its last connection, and while the endpoint lives.
 pub fn affinity(mode: Mode) -> Result<()> {
     let mut pool = vec![POD1, POD2, RPOD1, RPOD2];
+    let sticky = sticky();
     let objects = [
-        objects::sticky_service("web", VIP, STICKY),
+        objects::sticky_service("web", VIP, sticky),
         objects::slice("web", "IPv4", &pool),
     ];
     let mut stage = stage(mode, &objects)?;
@@ -298,10 +311,10 @@ pub fn affinity(mode: Mode) -> Result<()> {
     let first = learn(&stage, &clients)?;
     let used: BTreeSet<&IpAddr> = first.values().collect();
     ensure!(used.len() > 1, "{} clients all got {used:?}", clients.len());
-    keep(&stage, &clients, &first)?;
+    keep(&stage, &clients, &first, sticky)?;
     // ipvs remembers a client as long as the kernel remembers any of its connections, which is minutes
     if mode != Mode::Ipvs {
-        std::thread::sleep(Duration::from_secs(u64::from(STICKY)) + patience(Duration::from_millis(1500)));
+        std::thread::sleep(Duration::from_secs(u64::from(sticky)) + patience(Duration::from_millis(1500)));
         let later = learn(&stage, &clients)?;
         ensure!(
             later != first,
@@ -358,15 +371,15 @@ fn learn(stage: &Stage, clients: &[IpAddr]) -> Result<BTreeMap<IpAddr, IpAddr>> 
 }
 
 /// Connects every second for longer than the affinity's time: each connection renews it.
-fn keep(stage: &Stage, clients: &[IpAddr], first: &BTreeMap<IpAddr, IpAddr>) -> Result<()> {
+fn keep(stage: &Stage, clients: &[IpAddr], first: &BTreeMap<IpAddr, IpAddr>, sticky: u32) -> Result<()> {
     let begin = Instant::now();
     let mut last = begin;
-    while begin.elapsed() < Duration::from_secs(u64::from(STICKY) + 2) {
+    while begin.elapsed() < Duration::from_secs(u64::from(sticky) + 2) {
         std::thread::sleep(Duration::from_secs(1));
         let now = learn(stage, clients)?;
         // a machine that stood still for so long proves nothing
         ensure!(
-            last.elapsed() < Duration::from_secs(u64::from(STICKY)),
+            last.elapsed() < Duration::from_secs(u64::from(sticky)),
             "the machine is too slow for this case"
         );
         ensure!(

@@ -2,23 +2,33 @@
 //! kernel once more, because this is another kernel.
 
 use ferry_lab::oracle;
-use ferry_netns::{Mode, live, recorded};
+use ferry_netns::{self as table, Mode, random};
 
-use crate::cases::{Room, RoomCase};
+use crate::cases::{Guest, RoomCase};
 
 type Live = (&'static str, fn(Mode) -> anyhow::Result<()>);
 
 const LIVE: &[Live] = &[
-    ("no_endpoint_one_endpoint", live::no_endpoint_one_endpoint),
-    ("restart", live::restart),
-    ("scaling", live::scaling),
-    ("flush", live::flush),
-    ("affinity", live::affinity),
+    ("no_endpoint_one_endpoint", table::live::no_endpoint_one_endpoint),
+    ("restart", table::live::restart),
+    ("scaling", table::live::scaling),
+    ("flush", table::live::flush),
+    ("affinity", table::live::affinity),
+    ("random_sequences", |mode| random::sequences(mode, SEQUENCES)),
 ];
 
-/// What runs in the modes that have had the whole table on the machine's own kernel: something of every kind of rule. All of
-/// it runs when it is asked for by name (`packets::`).
-const ELSEWHERE_TOO: &[&str] = &[
+/// The host's own kernel has 200 of them.
+const SEQUENCES: u64 = 8;
+
+const MODES: [(Mode, oracle::Mode); 3] = [
+    (Mode::Ipvs, oracle::Mode::Ipvs),
+    (Mode::Nftables, oracle::Mode::Nftables),
+    (Mode::Iptables, oracle::Mode::Iptables),
+];
+
+/// Something of every kind of rule: what modes that have had their whole table in the user-mode guest, with the older
+/// kind of iptables, show with the newer kind too.
+const EVERY_KIND: &[&str] = &[
     "clusterip",
     "dual-stack",
     "external-ip",
@@ -30,35 +40,39 @@ const ELSEWHERE_TOO: &[&str] = &[
     "udp-stale-endpoint",
 ];
 
-pub(crate) fn room() -> Room {
+/// The guests in which a recorded scenario runs. Only the stock kernel has nf_tables.
+fn guests(mode: Mode, scenario: &str) -> &'static [Guest] {
+    match mode {
+        Mode::Nftables => &[Guest::Stock],
+        _ if EVERY_KIND.contains(&scenario) => Guest::BOTH,
+        _ => &[Guest::UserMode],
+    }
+}
+
+pub(crate) fn recorded() -> Vec<RoomCase> {
     let scenarios = oracle::scenarios().unwrap();
     let mut cases = Vec::new();
-    for (mode, like) in [
-        (Mode::Ipvs, oracle::Mode::Ipvs),
-        (Mode::Nftables, oracle::Mode::Nftables),
-        (Mode::Iptables, oracle::Mode::Iptables),
-    ] {
+    for (mode, like) in MODES {
         for scenario in scenarios.iter().filter(|scenario| scenario.runs_in(like)) {
             let name = scenario.name.clone();
             cases.push(RoomCase {
                 name: format!("packets::{}::{name}", mode.as_str()),
-                always: mode == Mode::Ipvs || ELSEWHERE_TOO.contains(&&*name),
-                run: Box::new(move || recorded::run(mode, &name).unwrap()),
+                guests: guests(mode, &name),
+                run: Box::new(move || table::recorded::run(mode, &name).unwrap()),
             });
         }
     }
-    Room { cases, at_a_time: 4 }
+    cases
 }
 
-/// Cases that watch the clock run by themselves: in company an emulated machine is too slow for any promise.
-pub(crate) fn live_room() -> Room {
-    let cases = LIVE.iter().map(|(name, case)| RoomCase {
-        name: format!("packets::ipvs::{name}"),
-        always: true,
-        run: Box::new(move || case(Mode::Ipvs).unwrap()),
-    });
-    Room {
-        cases: cases.collect(),
-        at_a_time: 1,
-    }
+pub(crate) fn live() -> Vec<RoomCase> {
+    let case = |mode: Mode, (name, case): Live| RoomCase {
+        name: format!("packets::{}::{name}", mode.as_str()),
+        guests: guests(mode, name),
+        run: Box::new(move || case(mode).unwrap()),
+    };
+    MODES
+        .iter()
+        .flat_map(|(mode, _)| LIVE.iter().map(move |live| case(*mode, *live)))
+        .collect()
 }

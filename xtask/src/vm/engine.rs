@@ -8,7 +8,7 @@ use super::guest;
 use super::packages::{Emulator, Kernel};
 use anyhow::{Context, Result};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -26,6 +26,8 @@ pub(super) struct Machine {
     pub memory: u32,
     pub timeout: Duration,
     pub verbose: bool,
+    /// Goes before each line of output, when several guests write at once.
+    pub label: Option<String>,
 }
 
 /// Run a command in the guest with `work` shared read-write at its own path.
@@ -43,8 +45,9 @@ pub(super) fn run(machine: &Machine, work: &Path, command: &[String]) -> Result<
         anyhow::ensure!(made.success(), "mkfifo failed");
     }
     let status = thread::scope(|scope| -> Result<Option<ExitStatus>> {
-        let out = carry(scope, &control.join("out"), io::stdout())?;
-        let err = carry(scope, &control.join("err"), io::stderr())?;
+        let label = machine.label.as_deref();
+        let out = carry(scope, &control.join("out"), label, io::stdout())?;
+        let err = carry(scope, &control.join("err"), label, io::stderr())?;
         let child = start(machine, work, control, &console)?;
         let status = wait(child, machine.timeout);
         drop((out, err));
@@ -77,25 +80,42 @@ pub(super) fn run(machine: &Machine, work: &Path, command: &[String]) -> Result<
 fn carry<'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     fifo: &Path,
-    mut to: impl Write + Send + 'static,
+    label: Option<&str>,
+    to: impl Write + Send + 'static,
 ) -> Result<File> {
-    let path = fifo.to_owned();
-    scope.spawn(move || -> io::Result<()> {
-        let (mut from, mut buffer) = (File::open(path)?, [0; 64 * 1024]);
-        loop {
-            match from.read(&mut buffer)? {
-                0 => return Ok(()),
-                n => {
-                    to.write_all(&buffer[..n])?;
-                    to.flush()?;
-                }
-            }
-        }
+    let (path, label) = (fifo.to_owned(), label.map(|label| format!("{label}: ")));
+    scope.spawn(move || match label {
+        None => copy(File::open(path)?, to),
+        Some(label) => copy_lines(BufReader::new(File::open(path)?), &label, to),
     });
     OpenOptions::new()
         .write(true)
         .open(fifo)
         .with_context(|| format!("open {}", fifo.display()))
+}
+
+fn copy(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
+    let mut buffer = [0; 64 * 1024];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(()),
+            n => {
+                to.write_all(&buffer[..n])?;
+                to.flush()?;
+            }
+        }
+    }
+}
+
+/// Whole lines only, each behind the label, so that what several guests write stays readable.
+fn copy_lines(mut from: impl BufRead, label: &str, mut to: impl Write) -> io::Result<()> {
+    let mut line = label.as_bytes().to_vec();
+    while from.read_until(b'\n', &mut line)? > 0 {
+        to.write_all(&line)?;
+        to.flush()?;
+        line.truncate(label.len());
+    }
+    Ok(())
 }
 
 fn start(machine: &Machine, work: &Path, control: &Path, console: &Path) -> Result<Child> {

@@ -108,7 +108,12 @@ impl Namespace {
         ip(&["-n", &self.name, "-batch", "-"], lines)
     }
 
-    /// Writes sysctls of the namespace, such as `net.ipv4.ip_forward`.
+    /// Writes a sysctl of the namespace, such as `net.ipv4.ip_forward`.
+    pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
+        self.sysctls(&[(key, value)])
+    }
+
+    /// Writes several sysctls of the namespace.
     pub fn sysctls(&self, all: &[(&str, &str)]) -> Result<()> {
         self.run(|| all.iter().try_for_each(|(key, value)| write_sysctl(key, value)))?
             .with_context(|| self.name.clone())

@@ -80,6 +80,14 @@ pub(super) fn is_node_address(address: IpAddr) -> bool {
     NODE.contains(&address.to_string().as_str())
 }
 
+/// Whether that is an endpoint on another node.
+pub(super) fn is_elsewhere(endpoint: IpAddr) -> bool {
+    let text = endpoint.to_string();
+    ENDPOINTS
+        .iter()
+        .any(|(v4, v6, node)| (text == *v4 || text == *v6) && *node != "node-a")
+}
+
 /// Whom an endpoint sees in place of a masqueraded client: the node's address on the way to it.
 pub(super) fn masqueraded_for(endpoint: IpAddr) -> Option<IpAddr> {
     let text = endpoint.to_string();

@@ -6,12 +6,13 @@
 mod cluster;
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ferry_backends::{Backend, iptables, nftables};
+use ferry_backends::{Backend, iptables, ipvs, nftables};
 use ferry_lab::netns::{Answer, Network, Probe, Reply};
 use ferry_model::{Family, Fate, Origin, Packet, Planner, Policy, Protocol, Target, trace};
 use rand::rngs::StdRng;
@@ -68,7 +69,7 @@ pub fn sequences(mode: Mode, count: u64) -> Result<()> {
     }
 }
 
-fn backend(mode: Mode) -> Result<(Policy, Box<dyn Backend>)> {
+fn backend(mode: Mode, record: &Path) -> Result<(Policy, Box<dyn Backend>)> {
     let alarm: ferry_backends::Alarm = Arc::new(|| {});
     Ok(match mode {
         Mode::Nftables => {
@@ -79,12 +80,20 @@ fn backend(mode: Mode) -> Result<(Policy, Box<dyn Backend>)> {
             let backend = iptables::Iptables::new(iptables::Options::default(), alarm);
             (Policy::iptables(false), Box::new(backend))
         }
-        Mode::Ipvs | Mode::Userspace => bail!("{} has no sequences here", mode.as_str()),
+        Mode::Ipvs => {
+            let settings = ipvs::Settings {
+                record: record.to_owned(),
+                ..ipvs::Settings::default()
+            };
+            (Policy::ipvs(), Box::new(ipvs::IpvsBackend::open(settings)?))
+        }
+        Mode::Userspace => bail!("{} has no sequences here", mode.as_str()),
     })
 }
 
 fn sequence(mode: Mode, seed: u64, network: &Network) -> Result<()> {
-    let (policy, mut backend) = backend(mode)?;
+    let record = tempfile::tempdir()?;
+    let (policy, mut backend) = backend(mode, record.path())?;
     let mut rng = StdRng::seed_from_u64(seed);
     let mut planner = Planner::new(cluster::options(policy)?);
     planner.update(cluster::node_events()?);
@@ -124,7 +133,14 @@ impl Question {
         let (to, port, proto) = cluster.destination(rng);
         let senders = cluster::SENDERS;
         let (from, v4, v6) = senders[rng.random_range(0..senders.len())];
-        let source: IpAddr = if to.is_ipv6() { v6.parse()? } else { v4.parse()? };
+        let plan = planner.plan();
+        // an address that the node has itself is reached from itself
+        let bound = from == "node" && plan.node().policy.binds_addresses && plan.is_service_address(to);
+        let source: IpAddr = match to {
+            to if bound => to,
+            IpAddr::V6(_) => v6.parse()?,
+            IpAddr::V4(_) => v4.parse()?,
+        };
         let origin = if from == "node" {
             Origin::Node
         } else {
@@ -149,7 +165,7 @@ impl Question {
             port,
             protocol,
         };
-        let outcome = trace(planner.plan(), &packet);
+        let outcome = trace(plan, &packet);
         let local_destination = cluster::is_node_address(to);
         let mut probe = Probe::new(from, to, port, proto);
         probe.limit = match outcome.fate {
@@ -169,6 +185,9 @@ impl Question {
     fn judge(&self, replies: &[Reply]) -> Result<()> {
         for reply in replies {
             let right = match (&self.fate, &reply.answer) {
+                (Fate::Forward { targets, .. }, Answer::Timeout) => {
+                    targets.iter().any(|t| self.goes_astray(t))
+                }
                 (Fate::Forward { targets, .. }, Answer::Ok) => targets.iter().any(|t| self.reached(t, reply)),
                 (Fate::Reject, Answer::Refused) | (Fate::Drop, Answer::Timeout) => true,
                 // nobody listens on the node's ports that are not node ports
@@ -193,6 +212,13 @@ impl Question {
             }
         }
         Ok(())
+    }
+
+    /// An endpoint elsewhere that sees the client itself answers past the node, and the client does not know who is talking:
+    /// ipvs mode has this where a Local policy finds no endpoint here.
+    fn goes_astray(&self, target: &Target) -> bool {
+        let outside = ["client", "outsider"].contains(&self.probe.sender());
+        outside && !target.masquerade && cluster::is_elsewhere(target.address.ip())
     }
 
     /// Did this endpoint answer, and did it see whom it should?
