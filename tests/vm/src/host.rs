@@ -273,6 +273,8 @@ fn schedulers() {
         for scheduler in [
             "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh",
         ] {
+            // not by the kernel itself: that can wait for ever for the removal of another case's namespace
+            Modules::default().ensure(&format!("ip_vs_{scheduler}")).unwrap();
             let mut service = service("10.96.0.1", 80, 6);
             service.scheduler = scheduler.to_owned();
             let changes = [

@@ -23,7 +23,7 @@ mod tests;
 
 pub use cleanup::{cleanup, leftovers};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -101,6 +101,8 @@ struct Kernel {
     route: Route,
     writers: Arc<Writers>,
     record: Record,
+    /// Whose modules were loaded, or could not be.
+    schedulers: BTreeSet<String>,
 }
 
 impl IpvsBackend {
@@ -117,6 +119,7 @@ impl IpvsBackend {
             route: Route::open()?,
             writers: Arc::new(Writers::default()),
             record: Record::new(&settings.record),
+            schedulers: BTreeSet::new(),
         };
         Ok(Self {
             kernel,

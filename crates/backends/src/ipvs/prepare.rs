@@ -1,7 +1,7 @@
 //! What must hold before the first rule: modules, the scheduler, kernel parameters, timeouts.
 
 use ferry_host::ipvs::{Change, Ipvs, Service, Timeouts, Virtual};
-use ferry_host::modules::{Modules, kernel_version};
+use ferry_host::modules::{Missing, Modules, kernel_version};
 use ferry_host::sysctl::Sysctls;
 
 use super::render::scheduler_flags;
@@ -64,8 +64,15 @@ fn sysctls(
     all
 }
 
-/// The kernel loads a scheduler's module when the first virtual server asks for it, so one is asked for: at an address of
-/// a documentation network, which nobody uses, and for a moment only.
+/// Loads a scheduler's module, where that can be done from here. The kernel would do it by itself when a virtual server asks
+/// for it, but under a lock that it also needs to remove a network namespace; a module with state in every namespace (lblc,
+/// lblcr) waits for such a removal, and both wait for ever.
+pub(super) fn load_scheduler(scheduler: &str) -> Result<(), Missing> {
+    Modules::default().ensure(&format!("ip_vs_{scheduler}"))
+}
+
+/// Whether the kernel has the scheduler tells a virtual server: at an address of a documentation network, which nobody uses,
+/// and for a moment only.
 pub(super) fn probe_scheduler(ipvs: &mut Ipvs, scheduler: &str) -> Result<(), Error> {
     if ipvs
         .services()?
@@ -85,21 +92,19 @@ pub(super) fn probe_scheduler(ipvs: &mut Ipvs, scheduler: &str) -> Result<(), Er
         flags: scheduler_flags(scheduler),
         persistence: None,
     };
+    let loaded = load_scheduler(scheduler);
     let changes = [Change::AddService(service), Change::RemoveService(at)];
-    let mut refused = ipvs.run(&changes)?;
-    if refused.iter().any(|refused| refused.index == 0) {
-        // The kernel asked for the module in vain, or may not load any.
-        Modules::default()
-            .ensure(&format!("ip_vs_{scheduler}"))
-            .map_err(|missing| unsupported(&format!("using the IPVS scheduler {scheduler}"), &missing))?;
-        refused = ipvs.run(&changes)?;
-    }
-    match refused.iter().find(|refused| refused.index == 0) {
-        Some(refused) => Err(unsupported(
-            &format!("using the IPVS scheduler {scheduler}"),
+    let refused = ipvs.run(&changes)?;
+    let refused = refused.iter().find(|refused| refused.index == 0);
+    let attempt = format!("using the IPVS scheduler {scheduler}");
+    match (refused, loaded) {
+        // The kernel may have what `modprobe` does not find.
+        (None, _) => Ok(()),
+        (Some(_), Err(missing)) => Err(unsupported(&attempt, &missing)),
+        (Some(refused), Ok(())) => Err(unsupported(
+            &attempt,
             &std::io::Error::from_raw_os_error(refused.errno),
         )),
-        None => Ok(()),
     }
 }
 

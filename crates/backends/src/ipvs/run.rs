@@ -8,6 +8,7 @@ use ferry_model::Family;
 
 use super::diff::{Ops, Retire};
 use super::drain::Drain;
+use super::prepare;
 use super::render::scheduler_flags;
 use super::ruleset::Ruleset;
 use super::sets::Set;
@@ -69,6 +70,7 @@ impl Runner<'_> {
     /// Makes changes; what is already so is fine, a missing scheduler is replaced, anything else is an error, told only
     /// after everything else was done.
     fn change(&mut self, changes: &[Change], want: &Ruleset, ran: &mut Ran) -> Result<(), Error> {
+        self.load_schedulers(changes);
         let mut again = Vec::new();
         let mut without_scheduler: BTreeSet<Virtual> = BTreeSet::new();
         let mut refused = Vec::new();
@@ -102,6 +104,18 @@ impl Runner<'_> {
                 &format!("changing virtual servers ({} refused)", refused.len()),
                 first,
             )),
+        }
+    }
+
+    /// What services ask for besides the default, once for each. In vain is fine: the kernel has the last word.
+    fn load_schedulers(&mut self, changes: &[Change]) {
+        for change in changes {
+            if let Change::AddService(service) | Change::EditService(service) = change
+                && service.scheduler != self.scheduler
+                && self.kernel.schedulers.insert(service.scheduler.clone())
+            {
+                let _ = prepare::load_scheduler(&service.scheduler);
+            }
         }
     }
 
