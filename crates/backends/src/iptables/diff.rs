@@ -41,75 +41,118 @@ impl Known {
 
 /// The way from the known to the plan. `known` becomes what will be there once the way has been gone.
 pub(super) fn from_known(known: &mut Known, plan: &Plan, context: &Context<'_>) -> Ops {
-    let mut ops = Ops::default();
-    let before = known.node.clone();
-    let same_node = same_for_rules(&before, context);
+    let same_node = same_for_rules(&known.node, context);
     let changed: Vec<ServiceName> = match plan.changed_since(known.revision) {
         Changed::Services(names) if same_node => names.into_iter().cloned().collect(),
         Changed::Services(_) | Changed::Everything => all_names(known, plan),
     };
-    let mut edits: [Edit; 6] = Default::default();
+    let mut way = Way {
+        before: known.node.clone(),
+        known,
+        context,
+        ops: Ops::default(),
+        edits: Default::default(),
+    };
     for name in changed {
-        let new = plan.service(&name);
-        let old = known.services.get(&name);
-        if same_node && old.map(|old| Arc::as_ptr(&old.plan)) == new.map(Arc::as_ptr) {
-            continue;
+        let (old, new) = (way.known.services.get(&name), plan.service(&name));
+        if !same_node || old.map(|old| Arc::as_ptr(&old.plan)) != new.map(Arc::as_ptr) {
+            way.service(name, new);
         }
+    }
+    if !same_node {
+        way.node();
+    }
+    way.known.revision = plan.revision();
+    way.known.node = plan.node().clone();
+    way.finish()
+}
+
+/// What has been found so far.
+struct Way<'a> {
+    known: &'a mut Known,
+    /// What the rules that are known were rendered with.
+    before: Arc<NodePlan>,
+    context: &'a Context<'a>,
+    ops: Ops,
+    edits: [Edit; 6],
+}
+
+impl Way<'_> {
+    fn service(&mut self, name: ServiceName, new: Option<&Arc<ServicePlan>>) {
+        let old = self.known.services.get(&name);
         let written = Context {
-            node: &before,
+            node: &self.before,
             comments: old.is_some_and(|old| old.comments),
-            ..*context
+            ..*self.context
         };
         let old_rules = old
             .map(|old| render_service(&old.plan, &written))
             .unwrap_or_default();
-        let new_rules = new.map(|new| render_service(new, context)).unwrap_or_default();
-        replace_service(
-            &Owner::Service(name.clone()),
-            &old_rules,
-            &new_rules,
-            &mut ops,
-            &mut edits,
-            &mut known.counts,
-        );
-        match new {
-            Some(new) => {
-                known.services.insert(
-                    name,
-                    Written {
-                        plan: new.clone(),
-                        comments: context.comments,
-                    },
-                );
-            }
-            None => {
-                known.services.remove(&name);
-            }
+        let new_rules = new
+            .map(|new| render_service(new, self.context))
+            .unwrap_or_default();
+        self.replace(&Owner::Service(name.clone()), &old_rules, &new_rules);
+        let comments = self.context.comments;
+        match new.cloned() {
+            Some(plan) => drop(self.known.services.insert(name, Written { plan, comments })),
+            None => drop(self.known.services.remove(&name)),
         }
     }
-    if !same_node {
+
+    fn replace(&mut self, owner: &Owner, old: &ServiceRules, new: &ServiceRules) {
+        self.known.counts.add(new.counts());
+        self.known.counts.subtract(old.counts());
+        for chain in Shared::ALL {
+            self.edits[chain as usize].replace(chain, owner, old.shared(chain), new.shared(chain));
+        }
+        let had: HashMap<&str, Chain<'_>> = old.chains.iter().map(|chain| (chain.name, chain)).collect();
+        let names: HashSet<&str> = new.chains.iter().map(|chain| chain.name).collect();
+        let gone = old.chains.iter().filter(|chain| !names.contains(chain.name));
+        self.ops.stale.extend(gone.map(|chain| chain.name.to_owned()));
+        for chain in new
+            .chains
+            .iter()
+            .filter(|chain| had.get(chain.name) != Some(chain))
+        {
+            self.ops.push(owner, chain);
+        }
+    }
+
+    fn node(&mut self) {
         let old = render_node(&Context {
-            node: &before,
-            ..*context
+            node: &self.before,
+            ..*self.context
         });
-        replace_node(
-            &old,
-            render_node(context),
-            &mut ops,
-            &mut edits,
-            &mut known.counts,
-        );
+        let new = render_node(self.context);
+        self.known.counts.add(new.counts());
+        self.known.counts.subtract(old.counts());
+        for (table, chain) in new.chains {
+            if !old.chains.iter().any(|(of, had)| *of == table && *had == chain) {
+                self.ops.node_chains.push((table, chain));
+            }
+        }
+        if let Some(rule) = new.kubelet_firewall.filter(|_| old.kubelet_firewall.is_none()) {
+            let appended = (Table::Filter, names::KUBELET_FIREWALL, rule);
+            self.ops.appended.push(appended);
+        }
+        if new.tail != old.tail {
+            let edit = &mut self.edits[Shared::NatServices as usize];
+            edit.remove
+                .extend(old.tail.iter().map(|rule| (Owner::Node, rule.clone())));
+            edit.append = new.tail;
+        }
     }
-    for chain in Shared::ALL {
-        let edit = std::mem::take(&mut edits[chain as usize]);
-        *ops.shared_mut(chain) = match edit.remove.len() > DELETIONS {
-            true => write_shared(chain, known, context),
-            false => SharedOp::Edit(edit),
-        };
+
+    fn finish(mut self) -> Ops {
+        for chain in Shared::ALL {
+            let edit = std::mem::take(&mut self.edits[chain as usize]);
+            *self.ops.shared_mut(chain) = match edit.remove.len() > DELETIONS {
+                true => write_shared(chain, self.known, self.context),
+                false => SharedOp::Edit(edit),
+            };
+        }
+        self.ops
     }
-    known.revision = plan.revision();
-    known.node = plan.node().clone();
-    ops
 }
 
 fn same_for_rules(node: &Arc<NodePlan>, context: &Context<'_>) -> bool {
@@ -128,51 +171,6 @@ fn all_names(known: &Known, plan: &Plan) -> Vec<ServiceName> {
         .chain(gone)
         .cloned()
         .collect()
-}
-
-fn replace_service(
-    owner: &Owner,
-    old: &ServiceRules,
-    new: &ServiceRules,
-    ops: &mut Ops,
-    edits: &mut [Edit; 6],
-    counts: &mut Counts,
-) {
-    counts.add(new.counts());
-    counts.subtract(old.counts());
-    for chain in Shared::ALL {
-        edits[chain as usize].replace(chain, owner, old.shared(chain), new.shared(chain));
-    }
-    let had: HashMap<&str, Chain<'_>> = old.chains.iter().map(|chain| (chain.name, chain)).collect();
-    let names: HashSet<&str> = new.chains.iter().map(|chain| chain.name).collect();
-    let gone = old.chains.iter().filter(|chain| !names.contains(chain.name));
-    ops.stale.extend(gone.map(|chain| chain.name.to_owned()));
-    for chain in new
-        .chains
-        .iter()
-        .filter(|chain| had.get(chain.name) != Some(chain))
-    {
-        ops.push(owner, chain);
-    }
-}
-
-fn replace_node(old: &NodeRules, new: NodeRules, ops: &mut Ops, edits: &mut [Edit; 6], counts: &mut Counts) {
-    counts.add(new.counts());
-    counts.subtract(old.counts());
-    for (table, chain) in new.chains {
-        if !old.chains.iter().any(|(of, had)| *of == table && *had == chain) {
-            ops.node_chains.push((table, chain));
-        }
-    }
-    if let Some(rule) = new.kubelet_firewall.filter(|_| old.kubelet_firewall.is_none()) {
-        ops.appended.push((Table::Filter, names::KUBELET_FIREWALL, rule));
-    }
-    if new.tail != old.tail {
-        let edit = &mut edits[Shared::NatServices as usize];
-        edit.remove
-            .extend(old.tail.iter().map(|rule| (Owner::Node, rule.clone())));
-        edit.append = new.tail;
-    }
 }
 
 /// All rules of a shared chain.
