@@ -120,8 +120,17 @@ fn nothing_left_beside(stage: &Stage) -> Result<()> {
     let left = || {
         let mut left = String::new();
         if stage.mode() != Mode::Iptables {
-            left += &look("iptables-save | grep -E 'KUBE-(SVC|SVL|EXT|SEP|SERVICES|PROXY)' || true");
-            left += &look("ip6tables-save | grep -E 'KUBE-(SVC|SVL|EXT|SEP|SERVICES|PROXY)' || true");
+            // ipvs mode has chains of its own under some of the names.
+            let names = match stage.mode() {
+                Mode::Ipvs => "KUBE-(SVC|SVL|EXT|SEP)-[A-Z2-7]{16}",
+                _ => "KUBE-(SVC|SVL|EXT|SEP|SERVICES|PROXY)",
+            };
+            for program in ["iptables-save", "ip6tables-save"] {
+                left += &look(&format!("{program} | grep -E '{names}' || true"));
+            }
+        }
+        if stage.mode() != Mode::Ipvs {
+            left += &look("ip -o link | grep kube-ipvs0 || true");
         }
         if stage.mode() != Mode::Nftables {
             left += &look("nft list tables | grep kube-proxy || true");

@@ -28,7 +28,11 @@ fn main() -> ExitCode {
         packets::recorded(),
     ];
     // Cases that watch the clock: in company an emulated machine is too slow for any promise.
-    let alone = [cases::of(scale::CASES, &[Guest::UserMode]), packets::live()];
+    let alone = [
+        cases::of(scale::CASES, &[Guest::UserMode]),
+        packets::live(),
+        vec![packets::switch()],
+    ];
     let rooms = [
         Room {
             cases: in_company.into_iter().flatten().collect(),

@@ -65,6 +65,17 @@ pub(crate) fn recorded() -> Vec<RoomCase> {
     cases
 }
 
+/// Into ipvs mode and out of it, under traffic. The host's own kernel has the other modes' turn.
+pub(crate) fn switch() -> RoomCase {
+    RoomCase {
+        name: "packets::ipvs::switch".to_owned(),
+        guests: &[Guest::UserMode],
+        run: Box::new(|| {
+            table::switch::modes(&[Mode::Iptables, Mode::Ipvs, Mode::Iptables, Mode::Ipvs]).unwrap()
+        }),
+    }
+}
+
 pub(crate) fn live() -> Vec<RoomCase> {
     let case = |mode: Mode, (name, case): Live| RoomCase {
         name: format!("packets::{}::{name}", mode.as_str()),

@@ -55,6 +55,22 @@ enum Reason {
     Doubt,
 }
 
+/// What is to be written.
+struct Write<'a> {
+    ops: &'a Ops,
+    rules: Option<&'a str>,
+    order: Order,
+}
+
+/// When the rules are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// Before the virtual servers, so that their first packets are masqueraded and filtered too.
+    RulesFirst,
+    /// After them: the chains are full of iptables mode's rules, which serve until ours replace them.
+    RulesLast,
+}
+
 impl FamilyState {
     pub(super) fn new(family: Family) -> Self {
         Self {
@@ -141,7 +157,12 @@ impl FamilyState {
         };
         if !ops.is_empty() || document.is_some() {
             kernel.record.add(&known.view.node_ports).map_err(record_failed)?;
-            let ran = self.run(kernel, &known, &ops, document.as_deref(), settings, now)?;
+            let write = Write {
+                ops: &ops,
+                rules: document.as_deref(),
+                order: Order::RulesFirst,
+            };
+            let ran = self.run(kernel, &known, &write, settings, now)?;
             (applied.added, applied.removed) = ops.tally();
             applied.warnings = ran.warnings;
             if document.is_some() {
@@ -218,10 +239,18 @@ impl FamilyState {
             last_listed,
         };
         kernel.record.add(&fresh.view.node_ports).map_err(record_failed)?;
-        let ran = self.run(kernel, &fresh, &ops, document.as_deref(), settings, now)?;
-        if known.is_none()
-            && let Some(document) = removal_of_iptables_mode(&text)
-        {
+        let leftovers = known.is_none().then(|| removal_of_iptables_mode(&text)).flatten();
+        let order = match leftovers {
+            Some(_) => Order::RulesLast,
+            None => Order::RulesFirst,
+        };
+        let write = Write {
+            ops: &ops,
+            rules: document.as_deref(),
+            order,
+        };
+        let ran = self.run(kernel, &fresh, &write, settings, now)?;
+        if let Some(document) = leftovers {
             let tool = self.tool(kernel)?;
             tool.restore(&document).map_err(|error| rules_failed(&error))?;
         }
@@ -247,8 +276,7 @@ impl FamilyState {
         &mut self,
         kernel: &mut Kernel,
         known: &Known,
-        ops: &Ops,
-        document: Option<&str>,
+        write: &Write<'_>,
         settings: &Settings,
         now: Instant,
     ) -> Result<Ran, Error> {
@@ -261,11 +289,18 @@ impl FamilyState {
             drain: &mut self.drain,
             now,
         };
-        runner.fill(ops)?;
-        if let Some(document) = document {
-            tool.restore(document).map_err(|error| rules_failed(&error))?;
-        }
-        runner.serve(ops, &known.ruleset)
+        let write_rules = |order: Order| match write.rules {
+            Some(rules) if order == write.order => tool
+                .restore(rules)
+                .map(drop)
+                .map_err(|error| rules_failed(&error)),
+            _ => Ok(()),
+        };
+        runner.fill(write.ops)?;
+        write_rules(Order::RulesFirst)?;
+        let ran = runner.serve(write.ops, &known.ruleset)?;
+        write_rules(Order::RulesLast)?;
+        Ok(ran)
     }
 
     fn tool(&mut self, kernel: &Kernel) -> Result<&Iptables, Error> {
