@@ -92,6 +92,9 @@ fn backend(mode: Mode, record: &Path) -> Result<(Policy, Box<dyn Backend>)> {
 }
 
 fn sequence(mode: Mode, seed: u64, network: &Network) -> Result<()> {
+    // All sequences have the same addresses: a client that meets a source port again would be led where its last
+    // connection went, in another sequence.
+    network.node().sh("conntrack -F")?;
     let record = tempfile::tempdir()?;
     let (policy, mut backend) = backend(mode, record.path())?;
     let mut rng = StdRng::seed_from_u64(seed);
