@@ -212,15 +212,24 @@ fn report(columns: &[Column]) {
 const SLOW: usize = 200;
 const DIALLING: usize = 200;
 
-/// Short connections while other clients read nothing of what they asked for, and others wait for a dead endpoint.
-/// The same work is done in turns with and without them.
+/// Short connections while other clients read nothing of what they asked for. The same work is done in turns with and
+/// without them, by each proxy in its turn. Ours has others beside, too, that wait for a dead endpoint.
 fn hurting(options: &Options) -> Result<()> {
-    let relay = Peer::start(Kind::Ferry, FRONTENDS, BACKEND)?;
+    for kind in [Kind::Ferry, Kind::Haproxy, Kind::HaproxySplice, Kind::Nginx] {
+        let dialling = if kind == Kind::Ferry { DIALLING } else { 0 };
+        let peer = Peer::start(kind, FRONTENDS, BACKEND)?;
+        hurting_one(kind.name(), dialling, options)?;
+        println!("resident: {:.1} MB", peer.memory()? as f64 / 1024.0);
+    }
+    Ok(())
+}
+
+fn hurting_one(name: &str, dialling: usize, options: &Options) -> Result<()> {
     let time = Duration::from_millis(options.slice);
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     for _ in 0..options.rounds.div_ceil(2) {
         alone.push(rate(FRONTENDS, 64, time)?);
-        let pests = Pests::start(FRONTENDS, SLOW, FRONTENDS + 1, DIALLING)?;
+        let pests = Pests::start(FRONTENDS, SLOW, FRONTENDS + 1, dialling)?;
         // Their buffers fill up meanwhile.
         std::thread::sleep(time);
         beside.push(rate(FRONTENDS, 64, time)?);
@@ -236,10 +245,9 @@ fn hurting(options: &Options) -> Result<()> {
             rates.iter().map(|rate| rate.worst).fold(0.0, f64::max),
         );
     };
-    tell("ferry, 64 clients alone", &alone);
-    let who = format!("beside {SLOW} that do not read and {DIALLING} at a dead endpoint");
+    tell(&format!("{name}, 64 clients alone"), &alone);
+    let who = format!("beside {SLOW} that do not read and {dialling} at a dead endpoint");
     tell(&who, &beside);
-    println!("resident: {:.1} MB", relay.memory()? as f64 / 1024.0);
     Ok(())
 }
 

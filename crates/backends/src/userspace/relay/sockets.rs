@@ -12,6 +12,9 @@ const BACKLOG: i32 = 4096;
 /// Room for a burst of datagrams; the kernel caps it at net.core.rmem_max.
 const UDP_BUFFER: usize = 4 << 20;
 const KEEPALIVE: Duration = Duration::from_secs(15);
+/// How much waits in the kernel for a peer that does not read before we stop taking more for it. All sockets together
+/// have limited memory there: without this, a few hundred such peers slow everybody down. Less makes bulk dearer.
+const UNSENT: u32 = 1 << 20;
 
 /// A socket that is ready to be served.
 #[derive(Debug)]
@@ -93,6 +96,7 @@ fn start(socket: Socket) -> io::Result<Listening> {
 
 pub(super) fn tune_tcp(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_notsent_lowat(UNSENT)?;
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))
 }
 
@@ -162,4 +166,23 @@ pub(in crate::userspace) fn set_filter(
 
 fn unsupported() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "SCTP cannot be relayed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepted_sockets_inherit_what_was_set_once() {
+        let listening = start(new("127.0.0.1:0".parse().unwrap(), Type::STREAM).unwrap()).unwrap();
+        let _client = std::net::TcpStream::connect(listening.local_addr().unwrap()).unwrap();
+        let Listening::Tcp(listener) = listening else {
+            panic!("not TCP");
+        };
+        listener.set_nonblocking(false).unwrap();
+        let accepted = Socket::from(listener.accept().unwrap().0);
+        assert!(accepted.tcp_nodelay().unwrap());
+        assert_eq!(accepted.tcp_notsent_lowat().unwrap(), UNSENT);
+        assert!(accepted.keepalive().unwrap());
+    }
 }
