@@ -64,6 +64,21 @@ impl Lab {
         text.split_once(": ").unwrap().1.to_owned()
     }
 
+    /// Everybody reaches pod1, by the service's address and by its node port, over both protocols.
+    fn assert_served(&self, address: &str, node: &str, node_port: u16) {
+        for proto in [Proto::Tcp, Proto::Udp] {
+            for (from, to, port) in [
+                ("pod2", address, 80),
+                ("node", address, 80),
+                ("client", node, node_port),
+            ] {
+                let seen = self.ask(from, to, port, proto);
+                let way = format!("{from} -> {to}:{port}/{proto}");
+                assert_eq!(seen, "ok by pod1:8080 as podside", "{way}");
+            }
+        }
+    }
+
     /// Ours, of both families.
     fn rules(&self) -> BTreeSet<String> {
         self.rules_of("iptables-save; ip6tables-save")
@@ -212,19 +227,7 @@ fn ipv6_has_rules_of_its_own() {
         .node_port(30086);
     lab.world.set(&six);
     assert_eq!(lab.apply(), Vec::<String>::new());
-    for proto in [Proto::Tcp, Proto::Udp] {
-        for (from, to, port) in [
-            ("pod2", "fd00:10:96::1", 80),
-            ("node", "fd00:10:96::1", 80),
-            ("client", "2001:db8:2::10", 30086),
-        ] {
-            let seen = lab.ask(from, to, port, proto);
-            assert_eq!(
-                seen, "ok by pod1:8080 as podside",
-                "{from} -> {to}:{port}/{proto}"
-            );
-        }
-    }
+    lab.assert_served("fd00:10:96::1", "2001:db8:2::10", 30086);
 }
 
 #[test]
@@ -339,19 +342,7 @@ fn a_successor_goes_on_with_the_rules() {
         assert!(predecessor.is_retired());
         drop(predecessor);
         assert_eq!(lab.rules(), before);
-        for proto in [Proto::Tcp, Proto::Udp] {
-            for (from, to, port) in [
-                ("pod2", "10.96.0.1", 80),
-                ("node", "10.96.0.1", 80),
-                ("client", "192.0.2.10", 30080),
-            ] {
-                let seen = lab.ask(from, to, port, proto);
-                assert_eq!(
-                    seen, "ok by pod1:8080 as podside",
-                    "{from} -> {to}:{port}/{proto}"
-                );
-            }
-        }
+        lab.assert_served("10.96.0.1", "192.0.2.10", 30080);
     }
 }
 
