@@ -55,6 +55,14 @@ enum Reason {
     Doubt,
 }
 
+fn missing_jumps(save: &Saved) -> Vec<Jump> {
+    JUMPS
+        .iter()
+        .copied()
+        .filter(|jump| !save.of(jump.table, jump.from).any(|rule| **rule == jump.rule()))
+        .collect()
+}
+
 /// What is to be written.
 struct Write<'a> {
     ops: &'a Ops,
@@ -183,12 +191,7 @@ impl FamilyState {
         plan: &Plan,
         now: Instant,
     ) -> Result<(Known, Applied), Error> {
-        let device = kernel.route.ensure_dummy(DEVICE)?;
-        for set in Set::ALL {
-            kernel
-                .ipset
-                .ensure(set.name(self.family), set.kind(), self.family == Family::V6)?;
-        }
+        let device = self.ensure_device_and_sets(kernel)?;
         let addresses = Addresses::observe(&mut kernel.route, self.family)?;
         let view = observe::view(plan.node(), self.family, &addresses);
         let mut ruleset = Ruleset::default();
@@ -211,11 +214,7 @@ impl FamilyState {
         let wanted = self.rules(&ruleset, plan.node(), settings, kernel)?;
         let text = self.tool(kernel)?.save().map_err(|error| rules_failed(&error))?;
         let save = Saved::parse(&text);
-        let missing: Vec<Jump> = JUMPS
-            .iter()
-            .copied()
-            .filter(|jump| !save.of(jump.table, jump.from).any(|rule| **rule == jump.rule()))
-            .collect();
+        let missing = missing_jumps(&save);
         let intact = known
             .as_ref()
             .filter(|known| known.saved == save.ours())
@@ -240,14 +239,13 @@ impl FamilyState {
         };
         kernel.record.add(&fresh.view.node_ports).map_err(record_failed)?;
         let leftovers = known.is_none().then(|| removal_of_iptables_mode(&text)).flatten();
-        let order = match leftovers {
-            Some(_) => Order::RulesLast,
-            None => Order::RulesFirst,
-        };
         let write = Write {
             ops: &ops,
             rules: document.as_deref(),
-            order,
+            order: match leftovers {
+                Some(_) => Order::RulesLast,
+                None => Order::RulesFirst,
+            },
         };
         let ran = self.run(kernel, &fresh, &write, settings, now)?;
         if let Some(document) = leftovers {
@@ -270,6 +268,17 @@ impl FamilyState {
             ..Applied::default()
         };
         Ok((Known { saved, ..fresh }, applied))
+    }
+
+    /// What everything else refers to. The device's index.
+    fn ensure_device_and_sets(&self, kernel: &mut Kernel) -> Result<u32, Error> {
+        let device = kernel.route.ensure_dummy(DEVICE)?;
+        for set in Set::ALL {
+            kernel
+                .ipset
+                .ensure(set.name(self.family), set.kind(), self.family == Family::V6)?;
+        }
+        Ok(device)
     }
 
     fn run(
