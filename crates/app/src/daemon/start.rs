@@ -45,8 +45,7 @@ pub(super) fn prepare_only(settings: Settings) -> anyhow::Result<()> {
     let Ok(prepared) = prepare(settings)? else {
         return Ok(());
     };
-    let nobody: Alarm = Arc::new(|| {});
-    open_backend(&prepared, &nobody, &nobody)?;
+    open_backend(&prepared)?;
     allow_localhost_node_ports(&prepared)?;
     takeover::clean_up_other_modes(&prepared.settings);
     tracing::info!("System initialized and --init-only specified");
@@ -83,15 +82,7 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Ending> {
         Err(Stop::Reconfigure(_)) => return Ok(Ending::Again(None)),
         Err(stop) => return Ok(Ending::Over(stop)),
     };
-    let alarm: Alarm = {
-        let signal = Arc::clone(&prepared.signal);
-        Arc::new(move || signal.alarm())
-    };
-    let retired: Alarm = {
-        let signal = Arc::clone(&prepared.signal);
-        Arc::new(move || signal.stop(Stop::Succeeded))
-    };
-    let mut backend = open_backend(&prepared, &alarm, &retired)?;
+    let mut backend = open_backend(&prepared)?;
     if let Err(error) = process::set_oom_score_adj(prepared.settings.oom_score_adj) {
         tracing::debug!(err = %error, "Failed to apply OOM score");
     }
@@ -143,13 +134,7 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Ending> {
     if let Some(mixed) = backend.mixed() {
         recorder.record(Event::mixed_iptables(&name, mixed));
     }
-    let sweeper = match settings.mode {
-        Mode::Userspace => None,
-        Mode::Ipvs => Some(Sweeper::start(flows::Table::beside_ipvs(), Arc::clone(&metrics))?),
-        Mode::Iptables | Mode::Nftables => {
-            Some(Sweeper::start(flows::Table::default(), Arc::clone(&metrics))?)
-        }
-    };
+    let sweeper = sweeper(settings.mode, &metrics)?;
     let parts = Parts {
         mailbox,
         signal,
@@ -172,8 +157,21 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Ending> {
     Ok(ending::finish(stop, &backend, &interrupts))
 }
 
-fn open_backend(prepared: &Prepared, alarm: &Alarm, retired: &Alarm) -> anyhow::Result<AnyBackend> {
-    AnyBackend::open(&prepared.settings, alarm, retired).context("unable to create proxier")
+fn open_backend(prepared: &Prepared) -> anyhow::Result<AnyBackend> {
+    let (waking, ending) = (Arc::clone(&prepared.signal), Arc::clone(&prepared.signal));
+    let alarm: Alarm = Arc::new(move || waking.alarm());
+    let retired: Alarm = Arc::new(move || ending.stop(Stop::Succeeded));
+    AnyBackend::open(&prepared.settings, &alarm, &retired).context("unable to create proxier")
+}
+
+/// Who removes stale flows; a relay has none.
+fn sweeper(mode: Mode, metrics: &Arc<Metrics>) -> anyhow::Result<Option<Sweeper>> {
+    let table = match mode {
+        Mode::Userspace => return Ok(None),
+        Mode::Ipvs => flows::Table::beside_ipvs(),
+        Mode::Iptables | Mode::Nftables => flows::Table::default(),
+    };
+    Ok(Some(Sweeper::start(table, Arc::clone(metrics))?))
 }
 
 fn open_health(
