@@ -13,9 +13,11 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -161,6 +163,9 @@ impl Estate {
 pub(super) struct Offering {
     listener: UnixListener,
     path: PathBuf,
+    /// Which file at the path is ours: the successor puts its own there.
+    file: (u64, u64),
+    taken: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -179,14 +184,17 @@ impl Offering {
         }
         let listener = UnixListener::bind(path)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-        let waiting = listener.try_clone()?;
+        let file = identity(path)?;
+        let taken = Arc::new(AtomicBool::new(false));
+        let (waiting, tell) = (listener.try_clone()?, taken.clone());
         let thread = std::thread::Builder::new()
             .name("ferry-handover".into())
             .spawn(move || {
-                // Ends when the socket is shut down.
-                while let Ok((stream, _)) = waiting.accept() {
+                while let Some(stream) = next_asking(&waiting) {
                     match offer(stream, &estate) {
                         Ok(stream) => {
+                            // Before anybody hears of it: from here on the path is the successor's.
+                            tell.store(true, Ordering::Release);
                             retire();
                             drop(stream);
                             return;
@@ -198,6 +206,8 @@ impl Offering {
         Ok(Offering {
             listener,
             path: path.to_owned(),
+            file,
+            taken,
             thread: Some(thread),
         })
     }
@@ -207,11 +217,31 @@ impl Drop for Offering {
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
-            // A successor that has taken the sockets has put its own file there.
-            if !thread.is_finished() {
-                let _ = fs::remove_file(&self.path);
-            }
             let _ = thread.join();
+        }
+        // While the listener is open nobody else's file can have the identity of ours.
+        if !self.taken.load(Ordering::Acquire) && identity(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
+}
+
+/// The next process that asks for the sockets; none once the listener was shut down.
+fn next_asking(listener: &UnixListener) -> Option<UnixStream> {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => return Some(stream),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return None,
+            // No file is free, for instance: that passes, and a successor may come after it.
+            Err(error) => {
+                tracing::warn!(%error, "a process that asks for the sockets cannot be heard");
+                std::thread::sleep(Duration::from_secs(1));
+            }
         }
     }
 }

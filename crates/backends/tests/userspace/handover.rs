@@ -196,3 +196,18 @@ fn a_successor_that_dies_changes_nothing() {
         assert_eq!(tcp(at("127.0.0.1:30080")).unwrap(), "127.0.1.1:8080");
     });
 }
+
+/// A predecessor that ends the moment it has retired does not take the offer of its successor with it.
+#[test]
+fn a_predecessor_that_leaves_at_once_leaves_the_offer_of_its_successor() {
+    inside("leaves", |path| {
+        let mut world = start(Ingress::Mapped, path, None);
+        world.set(&service("web", "10.96.0.1", &[("http", Tcp, 80)]).node_port(30080));
+        world.apply();
+        for _ in 0..100 {
+            let mut next = start(Ingress::Mapped, path, Some(&world));
+            next.apply();
+            world = next;
+        }
+    });
+}
