@@ -208,10 +208,7 @@ pub fn handover(mode: Mode) -> Result<()> {
     settle(&stage, &Answer::Ok)?;
     let traffic = streams(&stage, Some(PATIENT))?;
     for _ in 0..2 {
-        let talk = |from: &str, to: &str| -> Result<Conversation> {
-            Conversation::start(stage.network(), from, SocketAddr::new(to.parse()?, 80))
-        };
-        let talks = [talk("pod2", VIP)?, talk("node", VIP)?, talk("client", VIP_V6)?];
+        let talks = conversations(&stage)?;
         let mut first = stage.succeed_proxy()?;
         first.signal(Signal::TERM)?;
         std::thread::sleep(Duration::from_millis(500));

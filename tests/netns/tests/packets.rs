@@ -8,26 +8,26 @@ macro_rules! cases {
             #[test]
             fn $recorded() {
                 let name = stringify!($recorded).replace('_', "-");
-                if let Err(e) = ferry_netns::recorded::run(ferry_netns::Mode::$mode, &name) {
-                    panic!("{e:#}");
-                }
+                super::holds(ferry_netns::recorded::run(ferry_netns::Mode::$mode, &name));
             }
         )*
         $(
             #[test]
             fn $live() {
-                if let Err(e) = ferry_netns::live::$live(ferry_netns::Mode::$mode) {
-                    panic!("{e:#}");
-                }
+                super::holds(ferry_netns::live::$live(ferry_netns::Mode::$mode));
             }
         )*
     };
 }
 
-fn sequences(mode: ferry_netns::Mode) {
-    if let Err(e) = ferry_netns::random::sequences(mode, 200) {
+fn holds(outcome: anyhow::Result<()>) {
+    if let Err(e) = outcome {
         panic!("{e:#}");
     }
+}
+
+fn sequences(mode: ferry_netns::Mode) {
+    holds(ferry_netns::random::sequences(mode, 200));
 }
 
 mod nftables {
@@ -85,23 +85,19 @@ mod switch {
 
     #[test]
     fn between_modes() {
-        if let Err(e) = switch::modes(&[Iptables, Nftables, Iptables, Nftables, Userspace]) {
-            panic!("{e:#}");
-        }
+        super::holds(switch::modes(&[
+            Iptables, Nftables, Iptables, Nftables, Userspace,
+        ]));
     }
 
     #[test]
     fn from_kube_proxy_to_iptables() {
-        if let Err(e) = switch::from_kube_proxy(Iptables) {
-            panic!("{e:#}");
-        }
+        super::holds(switch::from_kube_proxy(Iptables));
     }
 
     #[test]
     fn from_kube_proxy_to_nftables() {
-        if let Err(e) = switch::from_kube_proxy(Nftables) {
-            panic!("{e:#}");
-        }
+        super::holds(switch::from_kube_proxy(Nftables));
     }
 }
 

@@ -129,6 +129,8 @@ struct Question {
     fate: Fate,
     steps: Vec<String>,
     local_destination: bool,
+    /// The mode may send what it does not masquerade to another node.
+    may_go_astray: bool,
 }
 
 impl Question {
@@ -182,6 +184,7 @@ impl Question {
             fate: outcome.fate,
             steps: outcome.steps,
             local_destination,
+            may_go_astray: plan.node().policy.binds_addresses,
         })
     }
 
@@ -221,7 +224,7 @@ impl Question {
     /// ipvs mode has this where a Local policy finds no endpoint here.
     fn goes_astray(&self, target: &Target) -> bool {
         let outside = ["client", "outsider"].contains(&self.probe.sender());
-        outside && !target.masquerade && cluster::is_elsewhere(target.address.ip())
+        self.may_go_astray && outside && !target.masquerade && cluster::is_elsewhere(target.address.ip())
     }
 
     /// Did this endpoint answer, and did it see whom it should?
