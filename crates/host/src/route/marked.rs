@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{
-    ADDRESS_HEADER, CREATE_NEW, Error, GET_ADDRESS, NEW_ADDRESS, Route, address_body, parse_address,
-};
+use super::{ADDRESS_HEADER, Error, GET_ADDRESS, Route, parse_address};
 use crate::netlink::attrs;
 
 /// IFA_PROTO, known to kernels since 5.18; others ignore it, and the address goes unmarked.
@@ -13,20 +11,7 @@ const ADDRESS_PROTOCOL: u16 = 11;
 impl Route {
     /// As `add_address`, with a mark.
     pub fn add_marked_address(&mut self, index: u32, address: IpAddr, mark: u8) -> Result<bool, Error> {
-        let added = self.socket.request(NEW_ADDRESS, CREATE_NEW, |w| {
-            address_body(w, index, address);
-            w.u8(ADDRESS_PROTOCOL, mark);
-        });
-        match added {
-            Ok(()) => Ok(true),
-            Err(source) if source.is_exists() => Ok(false),
-            Err(source) => Err(Error::Address {
-                verb: "adding the address",
-                address,
-                index,
-                source,
-            }),
-        }
+        self.add_address_with(index, address, |w| w.u8(ADDRESS_PROTOCOL, mark))
     }
 
     /// The addresses of an interface that carry a mark.

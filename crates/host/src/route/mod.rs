@@ -228,10 +228,20 @@ impl Route {
 
     /// Gives an interface an address as the only one of its network (/32, /128). Tells whether it was new.
     pub fn add_address(&mut self, index: u32, address: IpAddr) -> Result<bool, Error> {
-        match self
-            .socket
-            .request(NEW_ADDRESS, CREATE_NEW, |w| address_body(w, index, address))
-        {
+        self.add_address_with(index, address, |_| {})
+    }
+
+    fn add_address_with(
+        &mut self,
+        index: u32,
+        address: IpAddr,
+        more: impl FnOnce(&mut Writer),
+    ) -> Result<bool, Error> {
+        let added = self.socket.request(NEW_ADDRESS, CREATE_NEW, |w| {
+            address_body(w, index, address);
+            more(w);
+        });
+        match added {
             Ok(()) => Ok(true),
             Err(source) if source.is_exists() => Ok(false),
             Err(source) => Err(Error::Address {
