@@ -208,15 +208,7 @@ impl<'a> Object<'a> {
             return self.mismatch(name, node, go_type);
         };
         let path = self.child_path(name);
-        let mut child = Object {
-            entries,
-            go_type,
-            path,
-            asked: Vec::new(),
-            findings: self.findings,
-        };
-        read(&mut child);
-        child.finish();
+        self.child(entries, go_type, path, read);
     }
 
     /// Reads a list of mappings.
@@ -235,16 +227,23 @@ impl<'a> Object<'a> {
                 return self.mismatch(name, item, go_type);
             };
             let path = format!("{}[{i}]", self.child_path(name));
-            let mut child = Object {
-                entries,
-                go_type,
-                path,
-                asked: Vec::new(),
-                findings: self.findings,
-            };
-            read(&mut child);
-            child.finish();
+            self.child(entries, go_type, path, &mut read);
         }
+    }
+
+    fn child(
+        &self,
+        entries: &'a [Entry],
+        go_type: &'static str,
+        path: String,
+        read: impl FnOnce(&mut Object<'a>),
+    ) {
+        let mut child = Object {
+            path,
+            ..Object::new(entries, go_type, self.findings)
+        };
+        read(&mut child);
+        child.finish();
     }
 
     /// Notes the fields that nobody asked for.
