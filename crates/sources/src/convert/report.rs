@@ -5,6 +5,7 @@ use std::fmt::Display;
 use ferry_model::Skipped;
 
 use super::Converted;
+use super::text::check_name;
 use crate::objects::Meta;
 
 /// One object with a thousand bad endpoints is one problem, not a thousand.
@@ -39,6 +40,18 @@ impl Report {
             object: format!("{}: {field}", self.object),
             reason: reason.into(),
         });
+    }
+
+    /// None, and a line, where the object has no name that could be served.
+    pub(super) fn check_names(&mut self, meta: &Meta) -> Option<()> {
+        let names = [
+            ("metadata.namespace", &meta.namespace),
+            ("metadata.name", &meta.name),
+        ];
+        for (field, name) in names {
+            check_name(name).map_err(|reason| self.skip(field, reason)).ok()?;
+        }
+        Some(())
     }
 
     pub(super) fn finish<T>(mut self, fact: T) -> Converted<T> {

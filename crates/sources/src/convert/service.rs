@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use super::annotations::options;
 use super::ip::{parse_cidr, parse_ip};
 use super::report::{Report, quote};
-use super::text::{check_name, check_port_name, port_number, protocol};
+use super::text::{check_port_name, port_number, protocol};
 use super::{Converted, Interner};
 use crate::objects::{self, ServiceSpec};
 
@@ -26,15 +26,7 @@ pub fn service(object: &objects::Service, interner: &Interner) -> Converted<Opti
 
 fn convert(object: &objects::Service, interner: &Interner, report: &mut Report) -> Option<Service> {
     let (meta, spec) = (&object.metadata, &object.spec);
-    let names = [
-        ("metadata.namespace", &meta.namespace),
-        ("metadata.name", &meta.name),
-    ];
-    for (field, name) in names {
-        check_name(name)
-            .map_err(|reason| report.skip(field, reason))
-            .ok()?;
-    }
+    report.check_names(meta)?;
     if spec.kind == "ExternalName" || spec.cluster_ip == "None" {
         return None;
     }

@@ -32,7 +32,7 @@ fn convert(
     report: &mut Report,
 ) -> Option<EndpointSlice> {
     let meta = &object.metadata;
-    check_names(meta, report)?;
+    report.check_names(meta)?;
     let service = meta.labels.service_name.as_deref().unwrap_or_default();
     check_name(service)
         .map_err(|reason| report.skip("label kubernetes.io/service-name", reason))
@@ -67,19 +67,6 @@ fn convert(
         }),
         endpoints,
     })
-}
-
-fn check_names(meta: &Meta, report: &mut Report) -> Option<()> {
-    let names = [
-        ("metadata.namespace", &meta.namespace),
-        ("metadata.name", &meta.name),
-    ];
-    for (field, name) in names {
-        check_name(name)
-            .map_err(|reason| report.skip(field, reason))
-            .ok()?;
-    }
-    Some(())
 }
 
 fn address(text: Option<&String>, family: Family) -> Result<IpAddr, String> {
@@ -172,7 +159,7 @@ fn ports<'a>(
 pub fn endpoints(object: &objects::Endpoints, interner: &Interner) -> Converted<Vec<EndpointSlice>> {
     let mut report = Report::new("Endpoints", &object.metadata);
     let mut slices = Vec::new();
-    if check_names(&object.metadata, &mut report).is_some() {
+    if report.check_names(&object.metadata).is_some() {
         for index in 0..object.subsets.len() {
             subset(object, index, interner, &mut report, &mut slices);
         }
