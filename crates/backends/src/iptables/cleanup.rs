@@ -161,40 +161,30 @@ fn by_parts(
     beside: Beside,
     left: &mut Vec<String>,
 ) {
+    let restore = |document: Document| tool.restore_pieces(&document.pieces());
     for (chain, rule) in jumps(observed, table, beside) {
         let mut document = Document::default();
         document.remove(table, &Owner::Node, chain, rule);
-        left.extend(
-            tool.restore_pieces(&document.pieces())
-                .err()
-                .map(|error| error.to_string()),
-        );
+        left.extend(restore(document).err().map(|error| error.to_string()));
     }
     for names in chains.chunks(super::ops::NFT_CHAINS) {
         let mut document = Document::default();
         names
             .iter()
             .for_each(|name| document.declare(table, &Owner::Node, name));
-        left.extend(
-            tool.restore_pieces(&document.pieces())
-                .err()
-                .map(|error| error.to_string()),
-        );
+        left.extend(restore(document).err().map(|error| error.to_string()));
     }
     for names in chains.chunks(super::ops::NFT_CHAINS) {
         let mut document = Document::default();
         names.iter().for_each(|name| document.delete_empty(table, name));
-        if tool.restore_pieces(&document.pieces()).is_ok() {
+        if restore(document).is_ok() {
             continue;
         }
         for name in names {
             let mut document = Document::default();
             document.delete_empty(table, name);
-            left.extend(
-                tool.restore_pieces(&document.pieces())
-                    .err()
-                    .map(|error| format!("chain {name} stays: {error}")),
-            );
+            let stays = |error| format!("chain {name} stays: {error}");
+            left.extend(restore(document).err().map(stays));
         }
     }
 }
