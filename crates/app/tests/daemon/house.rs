@@ -108,6 +108,20 @@ impl House {
         }
     }
 
+    /// Waits for an event with this reason.
+    pub(crate) fn wait_event(&self, reason: &str) -> serde_json::Value {
+        let mut found = None;
+        self.wait(&format!("the event {reason}"), || {
+            found = self
+                .api
+                .events()
+                .into_iter()
+                .find(|event| event["reason"] == reason);
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
     /// A GET inside the namespace: status and body.
     pub(crate) fn get(&self, at: (&str, u16), path: &str) -> Option<(u16, String)> {
         let at = SocketAddr::new(at.0.parse::<IpAddr>().unwrap(), at.1);

@@ -18,19 +18,7 @@ fn it_follows_a_cluster_and_leaves_its_rules_behind() {
     daemon.wait_synced();
     assert!(house.table_holds("10.96.0.10 . tcp . 80"));
     house.wait("healthz", || house.healthz() == Some(200));
-    house.wait("the event", || {
-        house
-            .api
-            .events()
-            .iter()
-            .any(|event| event["reason"] == "Starting")
-    });
-    let event = house
-        .api
-        .events()
-        .into_iter()
-        .find(|event| event["reason"] == "Starting")
-        .unwrap();
+    let event = house.wait_event("Starting");
     assert_eq!(event["regarding"]["name"], "node-a");
     assert_eq!(event["reportingController"], "kube-proxy");
     assert_eq!(event["metadata"]["namespace"], "default");
@@ -127,13 +115,7 @@ fn a_flushed_table_is_repaired_and_told() {
             .metric("ferry_repairs_total{ip_family=\"IPv4\"}")
             .is_some_and(|n| n >= 1.0)
     });
-    house.wait("the event", || {
-        house
-            .api
-            .events()
-            .iter()
-            .any(|event| event["reason"] == "RulesRepaired")
-    });
+    house.wait_event("RulesRepaired");
     let status = house.status().unwrap();
     assert!(
         status["families"][0]["repairs"].as_u64().unwrap() >= 1,
@@ -224,13 +206,7 @@ fn a_changed_configuration_is_taken_if_good_and_refused_if_bad() {
     house.wait("the refusal", || {
         house.metric("ferry_config_refused_total") == Some(1.0)
     });
-    house.wait("the event", || {
-        house
-            .api
-            .events()
-            .iter()
-            .any(|event| event["reason"] == "ConfigurationRefused")
-    });
+    house.wait_event("ConfigurationRefused");
     std::fs::write(&path, config("3")).unwrap();
     house.wait("the new one", || {
         let configz = house.get(("127.0.0.1", 10249), "/configz");
@@ -255,13 +231,7 @@ fn a_taken_port_is_fatal_only_if_asked_for() {
     let reason = "healthz server failed: failed to start proxy healthz on 0.0.0.0:10256: \
                   listen tcp 0.0.0.0:10256: bind: address already in use";
     assert!(house.log().contains(reason), "{}", house.log());
-    house.wait("the event", || {
-        house
-            .api
-            .events()
-            .iter()
-            .any(|event| event["reason"] == "FailedToStartProxierHealthcheck")
-    });
+    house.wait_event("FailedToStartProxierHealthcheck");
     let mut soft = house.daemon(&[]);
     soft.wait_synced();
     drop(taken);
