@@ -126,39 +126,20 @@ fn name(at: usize) -> ServiceName {
 
 fn service(at: usize) -> Event {
     let service = Service {
-        name: name(at),
-        kind: ServiceType::ClusterIp,
-        cluster_ips: vec![address(Ipv4Addr::new(10, 96, 0, 1), at)],
-        ports: vec![ServicePort {
-            name: "http".into(),
-            protocol: Protocol::Tcp,
-            port: 80,
-            node_port: None,
-        }],
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity: None,
-        health_check_node_port: None,
-        options: ServiceOptions::default(),
+        ports: vec![ServicePort::new("http", Protocol::Tcp, 80)],
+        ..Service::new(name(at), vec![address(Ipv4Addr::new(10, 96, 0, 1), at)])
     };
-    Event::Service(service.name.clone(), Some(Arc::new(service)))
+    Event::from(service)
 }
 
 /// The endpoints of a service; each `generation` has another last one.
 fn slice(at: usize, endpoints: usize, generation: usize) -> Event {
-    let endpoint = |number: usize| SliceEndpoint {
-        address: match number + 1 == endpoints {
+    let endpoint = |number: usize| {
+        let address = match number + 1 == endpoints {
             true => address(Ipv4Addr::new(10, 200, 0, 1), at + generation * 65_536),
             false => address(Ipv4Addr::new(10, 128, 0, 1), at * endpoints + number),
-        },
-        node: Some("node-b".into()),
-        ready: true,
-        serving: true,
-        terminating: false,
-        hints: None,
+        };
+        SliceEndpoint::ready(address, Some("node-b".into()))
     };
     let slice = EndpointSlice {
         name: SliceName::new("bench", &format!("svc-{at:05}")),
@@ -171,7 +152,7 @@ fn slice(at: usize, endpoints: usize, generation: usize) -> Event {
         }],
         endpoints: (0..endpoints).map(endpoint).collect(),
     };
-    Event::Slice(slice.name.clone(), Some(Arc::new(slice)))
+    Event::from(slice)
 }
 
 fn address(first: Ipv4Addr, offset: usize) -> IpAddr {

@@ -45,12 +45,44 @@ pub struct Service {
     pub options: ServiceOptions,
 }
 
+impl Service {
+    /// A service of type ClusterIP of which nothing else is said.
+    pub fn new(name: ServiceName, cluster_ips: Vec<IpAddr>) -> Self {
+        Service {
+            name,
+            kind: ServiceType::ClusterIp,
+            cluster_ips,
+            ports: Vec::new(),
+            external_ips: Vec::new(),
+            load_balancer_ips: Vec::new(),
+            source_ranges: Vec::new(),
+            internal_policy: TrafficPolicy::Cluster,
+            external_policy: TrafficPolicy::Cluster,
+            affinity: None,
+            health_check_node_port: None,
+            options: ServiceOptions::default(),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
     pub name: Arc<str>,
     pub protocol: Protocol,
     pub port: u16,
     pub node_port: Option<u16>,
+}
+
+impl ServicePort {
+    /// A port that nodes do not open.
+    pub fn new(name: impl Into<Arc<str>>, protocol: Protocol, port: u16) -> Self {
+        ServicePort {
+            name: name.into(),
+            protocol,
+            port,
+            node_port: None,
+        }
+    }
 }
 
 /// What annotations of ours ask for; a backend that cannot do it ignores it.
@@ -99,6 +131,18 @@ pub struct Hints {
 }
 
 impl SliceEndpoint {
+    /// An endpoint that takes traffic from everywhere.
+    pub fn ready(address: IpAddr, node: Option<Arc<str>>) -> Self {
+        SliceEndpoint {
+            address,
+            node,
+            ready: true,
+            serving: true,
+            terminating: false,
+            hints: None,
+        }
+    }
+
     pub fn zone_hints(&self) -> &[Arc<str>] {
         self.hints.as_deref().map_or(&[], |hints| &hints.zones)
     }

@@ -19,6 +19,18 @@ pub enum Event {
     Host(Arc<Host>),
 }
 
+impl From<Service> for Event {
+    fn from(service: Service) -> Self {
+        Event::Service(service.name.clone(), Some(Arc::new(service)))
+    }
+}
+
+impl From<EndpointSlice> for Event {
+    fn from(slice: EndpointSlice) -> Self {
+        Event::Slice(slice.name.clone(), Some(Arc::new(slice)))
+    }
+}
+
 /// What an event makes it necessary to plan again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Affected {

@@ -3,33 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ferry_model::{
-    EndpointSlice, Event, Family, Node, Service, ServiceName, ServiceOptions, ServiceType, Skipped,
-    SliceName, Snapshot, TrafficPolicy,
-};
+use ferry_model::{EndpointSlice, Event, Family, Node, Service, ServiceName, Skipped, SliceName, Snapshot};
 use ferry_sources::{Change, Kind, Mailbox, ObjectId};
 use proptest::prelude::*;
 
 fn service(name: &str, cluster_ip: [u8; 4]) -> Change {
     let name = ServiceName::new("ns", name);
-    let fact = Service {
-        name: name.clone(),
-        kind: ServiceType::ClusterIp,
-        cluster_ips: vec![cluster_ip.into()],
-        ports: Vec::new(),
-        external_ips: Vec::new(),
-        load_balancer_ips: Vec::new(),
-        source_ranges: Vec::new(),
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity: None,
-        health_check_node_port: None,
-        options: ServiceOptions::default(),
-    };
-    change(
-        ObjectId::Service(name.clone()),
-        Event::Service(name.clone(), Some(Arc::new(fact))),
-    )
+    let fact = Service::new(name.clone(), vec![cluster_ip.into()]);
+    change(ObjectId::Service(name.clone()), Event::from(fact))
 }
 
 fn no_service(name: &str) -> Change {
@@ -49,10 +30,7 @@ fn slice(name: &str, service: &str) -> Change {
         ports: Vec::new(),
         endpoints: Vec::new(),
     };
-    change(
-        ObjectId::Slice(name.clone()),
-        Event::Slice(name.clone(), Some(Arc::new(fact))),
-    )
+    change(ObjectId::Slice(name.clone()), Event::from(fact))
 }
 
 fn no_slice(name: &str) -> Change {

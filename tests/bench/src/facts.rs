@@ -6,8 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use ferry_model::{
     DetectLocal, EndpointSlice, Event, Family, Node, PlanOptions, Planner, Policy, Protocol, Service,
-    ServiceName, ServiceOptions, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort,
-    TrafficPolicy,
+    ServiceName, ServicePort, SliceEndpoint, SliceName, SlicePort,
 };
 
 pub(crate) fn planner(policy: Policy) -> Result<Planner> {
@@ -55,49 +54,28 @@ impl Words {
     }
 
     pub(crate) fn service(&self, i: u32) -> Event {
-        let name = service_name(i);
         let service = Service {
-            name: name.clone(),
-            kind: ServiceType::ClusterIp,
-            cluster_ips: vec![IpAddr::V4(Ipv4Addr::from(0x0a60_0100 + i))],
-            ports: vec![ServicePort {
-                name: self.http.clone(),
-                protocol: Protocol::Tcp,
-                port: 80,
-                node_port: None,
-            }],
-            external_ips: Vec::new(),
-            load_balancer_ips: Vec::new(),
-            source_ranges: Vec::new(),
-            internal_policy: TrafficPolicy::Cluster,
-            external_policy: TrafficPolicy::Cluster,
-            affinity: None,
-            health_check_node_port: None,
-            options: ServiceOptions::default(),
+            ports: vec![ServicePort::new(self.http.clone(), Protocol::Tcp, 80)],
+            ..Service::new(service_name(i), vec![IpAddr::V4(Ipv4Addr::from(0x0a60_0100 + i))])
         };
-        Event::Service(name, Some(Arc::new(service)))
+        Event::from(service)
     }
 
     /// The slice of a service whose last endpoint is another in every generation.
     pub(crate) fn slice(&self, i: u32, endpoints: u32, generation: u32) -> Event {
-        let name = SliceName::new("bench", &format!("service-{i:05}-slice"));
         let endpoint = |k: u32| {
             let moved = if k + 1 == endpoints {
                 1 + generation % 97
             } else {
                 0
             };
-            SliceEndpoint {
-                address: IpAddr::V4(Ipv4Addr::from(0x0b00_0001 + i * 64 + k + moved * 0x0100_0000)),
-                node: Some(Arc::clone(&self.nodes[((i + k) % 500) as usize])),
-                ready: true,
-                serving: true,
-                terminating: false,
-                hints: None,
-            }
+            SliceEndpoint::ready(
+                IpAddr::V4(Ipv4Addr::from(0x0b00_0001 + i * 64 + k + moved * 0x0100_0000)),
+                Some(Arc::clone(&self.nodes[((i + k) % 500) as usize])),
+            )
         };
         let slice = EndpointSlice {
-            name: name.clone(),
+            name: SliceName::new("bench", &format!("service-{i:05}-slice")),
             service: service_name(i),
             family: Family::V4,
             ports: vec![SlicePort {
@@ -107,7 +85,7 @@ impl Words {
             }],
             endpoints: (0..endpoints).map(endpoint).collect(),
         };
-        Event::Slice(name, Some(Arc::new(slice)))
+        Event::from(slice)
     }
 }
 

@@ -33,28 +33,13 @@ pub(crate) fn planner() -> Planner {
 
 pub(crate) fn service(name: &str, cluster_ip: &str, protocol: Protocol) -> Service {
     Service {
-        name: ServiceName::new("ns", name),
-        kind: ServiceType::ClusterIp,
-        cluster_ips: vec![ip(cluster_ip)],
-        ports: vec![ServicePort {
-            name: "p".into(),
-            protocol,
-            port: 80,
-            node_port: None,
-        }],
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity: None,
-        health_check_node_port: None,
-        options: ServiceOptions::default(),
+        ports: vec![ServicePort::new("p", protocol, 80)],
+        ..Service::new(ServiceName::new("ns", name), vec![ip(cluster_ip)])
     }
 }
 
 pub(crate) fn put(service: &Service) -> Event {
-    Event::Service(service.name.clone(), Some(Arc::new(service.clone())))
+    Event::from(service.clone())
 }
 
 pub(crate) fn gone(service: &Service) -> Event {
@@ -63,17 +48,10 @@ pub(crate) fn gone(service: &Service) -> Event {
 
 /// The service's endpoints, all ready, at port 8080.
 pub(crate) fn endpoints(service: &Service, addresses: &[&str]) -> Event {
-    let endpoint = |address: &&str| SliceEndpoint {
-        address: ip(address),
-        node: Some(if address.contains("10.244.1.") {
-            "node-a".into()
-        } else {
-            "node-b".into()
-        }),
-        ready: true,
-        serving: true,
-        terminating: false,
-        hints: None,
+    let endpoint = |address: &&str| {
+        let here = address.contains("10.244.1.");
+        let node = if here { "node-a" } else { "node-b" };
+        SliceEndpoint::ready(ip(address), Some(node.into()))
     };
     let slice = EndpointSlice {
         name: SliceName::new("ns", service.name.name()),
@@ -86,5 +64,5 @@ pub(crate) fn endpoints(service: &Service, addresses: &[&str]) -> Event {
         }],
         endpoints: addresses.iter().map(endpoint).collect(),
     };
-    Event::Slice(slice.name.clone(), Some(Arc::new(slice)))
+    Event::from(slice)
 }

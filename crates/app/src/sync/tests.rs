@@ -277,23 +277,8 @@ fn change(id: ObjectId, event: Fact) -> Change {
 fn service(name: &str, cluster_ips: &[&str], protocol: Protocol) -> Service {
     let cluster_ips: Vec<IpAddr> = cluster_ips.iter().map(|ip| ip.parse().unwrap()).collect();
     Service {
-        name: ServiceName::new("ns", name),
-        kind: ServiceType::ClusterIp,
-        cluster_ips,
-        ports: vec![ServicePort {
-            name: "p".into(),
-            protocol,
-            port: 80,
-            node_port: None,
-        }],
-        external_ips: Vec::new(),
-        load_balancer_ips: Vec::new(),
-        source_ranges: Vec::new(),
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity: None,
-        health_check_node_port: None,
-        options: Default::default(),
+        ports: vec![ServicePort::new("p", protocol, 80)],
+        ..Service::new(ServiceName::new("ns", name), cluster_ips)
     }
 }
 
@@ -308,14 +293,7 @@ fn slice(service: &str, endpoint: &str) -> EndpointSlice {
             protocol: Protocol::Udp,
             port: 8080,
         }],
-        endpoints: vec![SliceEndpoint {
-            address,
-            node: Some("node-1".into()),
-            ready: true,
-            serving: true,
-            terminating: false,
-            hints: None,
-        }],
+        endpoints: vec![SliceEndpoint::ready(address, Some("node-1".into()))],
     }
 }
 

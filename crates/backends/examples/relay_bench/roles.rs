@@ -10,8 +10,7 @@ use ferry_backends::userspace::{Config, Ingress, Settings, Userspace};
 use ferry_lab::netns::Namespace;
 use ferry_model::{
     DetectLocal, EndpointSlice, Event, Family, Host, PlanOptions, Planner, Policy, Protocol, Service,
-    ServiceName, ServiceOptions, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort,
-    TrafficPolicy,
+    ServiceName, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort,
 };
 use rustix::process::{Resource, getrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -119,23 +118,14 @@ fn service(name: &str, cluster_ip: [u8; 4], port: u16, endpoint: SocketAddr) -> 
     let slice_name = SliceName::new("bench", name);
     let name = ServiceName::new("bench", name);
     let service = Service {
-        name: name.clone(),
         kind: ServiceType::NodePort,
-        cluster_ips: vec![IpAddr::from(cluster_ip)],
         ports: vec![ServicePort {
             name: "".into(),
             protocol: Protocol::Tcp,
             port: 80,
             node_port: Some(port),
         }],
-        external_ips: Vec::new(),
-        load_balancer_ips: Vec::new(),
-        source_ranges: Vec::new(),
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity: None,
-        health_check_node_port: None,
-        options: ServiceOptions::default(),
+        ..Service::new(name.clone(), vec![IpAddr::from(cluster_ip)])
     };
     let slice = EndpointSlice {
         name: slice_name.clone(),
@@ -146,17 +136,7 @@ fn service(name: &str, cluster_ip: [u8; 4], port: u16, endpoint: SocketAddr) -> 
             protocol: Protocol::Tcp,
             port: endpoint.port(),
         }],
-        endpoints: vec![SliceEndpoint {
-            address: endpoint.ip(),
-            node: None,
-            ready: true,
-            serving: true,
-            terminating: false,
-            hints: None,
-        }],
+        endpoints: vec![SliceEndpoint::ready(endpoint.ip(), None)],
     };
-    [
-        Event::Service(name, Some(Arc::new(service))),
-        Event::Slice(slice_name, Some(Arc::new(slice))),
-    ]
+    [Event::from(service), Event::from(slice)]
 }

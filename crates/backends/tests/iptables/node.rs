@@ -245,35 +245,19 @@ pub(crate) fn balancer(at: usize) -> Vec<Event> {
 /// A ClusterIP service.
 pub(crate) fn plain(at: usize) -> Service {
     Service {
-        name: name(at),
-        kind: ServiceType::ClusterIp,
-        cluster_ips: vec![format!("10.96.{}.{}", at / 250, at % 250 + 1).parse().unwrap()],
-        ports: vec![ServicePort {
-            name: "http".into(),
-            protocol: Protocol::Tcp,
-            port: 80,
-            node_port: None,
-        }],
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity: None,
-        health_check_node_port: None,
-        options: ServiceOptions::default(),
+        ports: vec![ServicePort::new("http", Protocol::Tcp, 80)],
+        ..Service::new(
+            name(at),
+            vec![format!("10.96.{}.{}", at / 250, at % 250 + 1).parse().unwrap()],
+        )
     }
 }
 
 /// Endpoints of a service, the first of them on this node.
 pub(crate) fn endpoints(of: &Service, addresses: &[impl AsRef<str>], suffix: &str) -> Event {
-    let endpoint = |(at, address): (usize, IpAddr)| SliceEndpoint {
-        address,
-        node: Some(if at == 0 { "node-a".into() } else { "node-b".into() }),
-        ready: true,
-        serving: true,
-        terminating: false,
-        hints: None,
+    let endpoint = |(at, address): (usize, IpAddr)| {
+        let node = if at == 0 { "node-a" } else { "node-b" };
+        SliceEndpoint::ready(address, Some(node.into()))
     };
     let addresses: Vec<IpAddr> = addresses
         .iter()
@@ -292,11 +276,11 @@ pub(crate) fn endpoints(of: &Service, addresses: &[impl AsRef<str>], suffix: &st
         }],
         endpoints: addresses.into_iter().enumerate().map(endpoint).collect(),
     };
-    Event::Slice(slice.name.clone(), Some(Arc::new(slice)))
+    Event::from(slice)
 }
 
 pub(crate) fn add(service: Service) -> Event {
-    Event::Service(service.name.clone(), Some(Arc::new(service)))
+    Event::from(service)
 }
 
 pub(crate) fn remove(at: usize) -> Event {

@@ -54,28 +54,13 @@ pub(crate) fn planner(options: PlanOptions) -> Planner {
 /// A ClusterIP service with one TCP port `http`, 80.
 pub(crate) fn service(name: &str, cluster_ip: &str) -> Service {
     Service {
-        name: ServiceName::new("ns", name),
-        kind: ServiceType::ClusterIp,
-        cluster_ips: ips(&[cluster_ip]),
-        ports: vec![ServicePort {
-            name: "http".into(),
-            protocol: Protocol::Tcp,
-            port: 80,
-            node_port: None,
-        }],
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity: None,
-        health_check_node_port: None,
-        options: ServiceOptions::default(),
+        ports: vec![ServicePort::new("http", Protocol::Tcp, 80)],
+        ..Service::new(ServiceName::new("ns", name), ips(&[cluster_ip]))
     }
 }
 
 pub(crate) fn set(service: Service) -> Event {
-    Event::Service(service.name.clone(), Some(Arc::new(service)))
+    Event::from(service)
 }
 
 pub(crate) fn remove(name: &str) -> Event {
@@ -88,14 +73,8 @@ fn endpoint(address: IpAddr) -> SliceEndpoint {
         IpAddr::V4(address) => address.octets()[2] == 1,
         IpAddr::V6(address) => address.segments()[3] == 1,
     };
-    SliceEndpoint {
-        address,
-        node: Some(if here { NODE.into() } else { "other".into() }),
-        ready: true,
-        serving: true,
-        terminating: false,
-        hints: None,
-    }
+    let node = if here { NODE } else { "other" };
+    SliceEndpoint::ready(address, Some(node.into()))
 }
 
 /// The endpoints of a service, all on port 8080, for every port of the service given by name and protocol.
@@ -103,9 +82,8 @@ pub(crate) fn endpoints_of(name: &str, ports: &[(&str, Protocol)], addresses: &[
     let family = addresses
         .first()
         .map_or(Family::V4, |address| Family::of(*address));
-    let slice = SliceName::new("ns", &format!("{name}-{family}"));
-    let value = EndpointSlice {
-        name: slice.clone(),
+    let slice = EndpointSlice {
+        name: SliceName::new("ns", &format!("{name}-{family}")),
         service: ServiceName::new("ns", name),
         family,
         ports: ports
@@ -118,7 +96,7 @@ pub(crate) fn endpoints_of(name: &str, ports: &[(&str, Protocol)], addresses: &[
             .collect(),
         endpoints: addresses.iter().copied().map(endpoint).collect(),
     };
-    Event::Slice(slice, Some(Arc::new(value)))
+    Event::from(slice)
 }
 
 /// The endpoints of a service's port `http`.
@@ -152,12 +130,7 @@ pub(crate) fn rich() -> Vec<Event> {
     };
     let ports = |list: &[(&str, Protocol, u16)]| -> Vec<ServicePort> {
         list.iter()
-            .map(|(name, protocol, port)| ServicePort {
-                name: (*name).into(),
-                protocol: *protocol,
-                port: *port,
-                node_port: None,
-            })
+            .map(|(name, protocol, port)| ServicePort::new(*name, *protocol, *port))
             .collect()
     };
     let long = "x".repeat(63);

@@ -10,8 +10,7 @@ use ferry_backends::userspace::{Config, Ingress, Userspace};
 use ferry_backends::{Applied, Backend, Error};
 use ferry_model::{
     DetectLocal, EndpointSlice, Event, Family, Host, Node, PlanOptions, Planner, Policy, Protocol, Service,
-    ServiceName, ServiceOptions, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort,
-    TrafficPolicy,
+    ServiceName, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -146,26 +145,12 @@ pub(crate) enum State {
 }
 
 pub(crate) fn service(name: &str, cluster_ip: &str, ports: &[(&str, Protocol, u16)]) -> Wanted {
-    let port = |(name, protocol, port): &(&str, Protocol, u16)| ServicePort {
-        name: (*name).into(),
-        protocol: *protocol,
-        port: *port,
-        node_port: None,
-    };
+    let port = |(name, protocol, port): &(&str, Protocol, u16)| ServicePort::new(*name, *protocol, *port);
     Wanted {
         service: Service {
-            name: ServiceName::new("ns", name),
             kind: ServiceType::LoadBalancer,
-            cluster_ips: vec![ip(cluster_ip)],
             ports: ports.iter().map(port).collect(),
-            external_ips: Vec::new(),
-            load_balancer_ips: Vec::new(),
-            source_ranges: Vec::new(),
-            internal_policy: TrafficPolicy::Cluster,
-            external_policy: TrafficPolicy::Cluster,
-            affinity: None,
-            health_check_node_port: None,
-            options: ServiceOptions::default(),
+            ..Service::new(ServiceName::new("ns", name), vec![ip(cluster_ip)])
         },
         endpoints: Vec::new(),
     }
@@ -192,7 +177,7 @@ impl Wanted {
     /// One slice for each port number that endpoints have.
     pub(crate) fn events(&self) -> Vec<Event> {
         let name = &self.service.name;
-        let mut events = vec![Event::Service(name.clone(), Some(Arc::new(self.service.clone())))];
+        let mut events = vec![Event::from(self.service.clone())];
         let slice_port = |number: u16| {
             let port = |port: &ServicePort| SlicePort {
                 name: port.name.clone(),
@@ -225,7 +210,7 @@ impl Wanted {
             ports: slice_port(number),
             endpoints: self.endpoints.iter().map(endpoint).collect(),
         };
-        events.push(Event::Slice(slice.name.clone(), Some(Arc::new(slice))));
+        events.push(Event::from(slice));
         events
     }
 }

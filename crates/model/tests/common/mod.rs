@@ -34,28 +34,13 @@ pub(crate) fn options(policy: Policy) -> PlanOptions {
 
 pub(crate) fn service(text: &str, cluster_ip: &str) -> Service {
     Service {
-        name: name(text),
-        kind: ServiceType::ClusterIp,
-        cluster_ips: vec![ip(cluster_ip)],
         ports: vec![port("http", 80)],
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity: None,
-        health_check_node_port: None,
-        options: ServiceOptions::default(),
+        ..Service::new(name(text), vec![ip(cluster_ip)])
     }
 }
 
 pub(crate) fn port(name: &str, port: u16) -> ServicePort {
-    ServicePort {
-        name: name.into(),
-        protocol: Protocol::Tcp,
-        port,
-        node_port: None,
-    }
+    ServicePort::new(name, Protocol::Tcp, port)
 }
 
 pub(crate) fn slice(service: &str, suffix: &str, endpoints: Vec<SliceEndpoint>) -> EndpointSlice {
@@ -122,11 +107,11 @@ pub(crate) fn host(addresses: &[&str]) -> Host {
 }
 
 pub(crate) fn add(service: Service) -> Event {
-    Event::Service(service.name.clone(), Some(Arc::new(service)))
+    Event::from(service)
 }
 
 pub(crate) fn add_slice(slice: EndpointSlice) -> Event {
-    Event::Slice(slice.name.clone(), Some(Arc::new(slice)))
+    Event::from(slice)
 }
 
 pub(crate) fn set_node(node: Node) -> Event {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use ferry_model::{EndpointSlice, Event, ServiceName, Skipped, SliceName};
+use ferry_model::{Event, ServiceName, Skipped, SliceName};
 
 use super::Kind;
 use crate::convert::{self, Converted, Interner};
@@ -107,8 +107,7 @@ impl Change {
                 let slices = if object.is_selected() { slices } else { Vec::new() };
                 let name = name_of(object);
                 let trigger = convert::trigger_time(&endpoints.metadata).map(|time| (name.clone(), time));
-                let served = |slice: EndpointSlice| Event::Slice(slice.name.clone(), Some(Arc::new(slice)));
-                let events = slices.into_iter().map(served).collect();
+                let events = slices.into_iter().map(Event::from).collect();
                 Change {
                     id: ObjectId::Endpoints(name),
                     events,

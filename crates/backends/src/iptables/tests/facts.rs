@@ -45,39 +45,16 @@ pub(super) fn planner() -> Planner {
 /// A ClusterIP service with one port.
 pub(super) fn service(namespace: &str, name: &str, cluster_ip: &str, port: &str, number: u16) -> Service {
     Service {
-        name: ServiceName::new(namespace, name),
-        kind: ServiceType::ClusterIp,
-        cluster_ips: vec![ip(cluster_ip)],
-        ports: vec![ServicePort {
-            name: port.into(),
-            protocol: Protocol::Tcp,
-            port: number,
-            node_port: None,
-        }],
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity: None,
-        health_check_node_port: None,
-        options: ServiceOptions::default(),
+        ports: vec![ServicePort::new(port, Protocol::Tcp, number)],
+        ..Service::new(ServiceName::new(namespace, name), vec![ip(cluster_ip)])
     }
 }
 
 /// Ready endpoints for the first port of a service; those after `local` are elsewhere.
 pub(super) fn slice(of: &Service, addresses: &[&str], port: u16, local: usize) -> EndpointSlice {
-    let endpoint = |(at, address): (usize, &&str)| SliceEndpoint {
-        address: ip(address),
-        node: Some(if at < local {
-            "node-a".into()
-        } else {
-            "node-b".into()
-        }),
-        ready: true,
-        serving: true,
-        terminating: false,
-        hints: None,
+    let endpoint = |(at, address): (usize, &&str)| {
+        let node = if at < local { "node-a" } else { "node-b" };
+        SliceEndpoint::ready(ip(address), Some(node.into()))
     };
     EndpointSlice {
         name: SliceName::new(of.name.namespace(), of.name.name()),
@@ -93,9 +70,9 @@ pub(super) fn slice(of: &Service, addresses: &[&str], port: u16, local: usize) -
 }
 
 pub(super) fn add(service: Service) -> Event {
-    Event::Service(service.name.clone(), Some(Arc::new(service)))
+    Event::from(service)
 }
 
 pub(super) fn add_slice(slice: EndpointSlice) -> Event {
-    Event::Slice(slice.name.clone(), Some(Arc::new(slice)))
+    Event::from(slice)
 }

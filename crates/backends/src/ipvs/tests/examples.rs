@@ -13,35 +13,22 @@ use super::{ip, options, rendered, standing};
 
 fn service(name: &str, number: u8, protocol: Protocol, node_port: u16) -> Service {
     Service {
-        name: ServiceName::new("ns", name),
         kind: ServiceType::LoadBalancer,
-        cluster_ips: vec![ip(&format!("172.30.0.{number}"))],
         ports: vec![ServicePort {
             name: "p".into(),
             protocol,
             port: 80,
             node_port: Some(node_port),
         }],
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity: None,
-        health_check_node_port: None,
-        options: ServiceOptions::default(),
+        ..Service::new(
+            ServiceName::new("ns", name),
+            vec![ip(&format!("172.30.0.{number}"))],
+        )
     }
 }
 
 fn slice(of: &Service, address: &str) -> EndpointSlice {
-    let endpoint = SliceEndpoint {
-        address: ip(address),
-        node: Some("node-a".into()),
-        ready: true,
-        serving: true,
-        terminating: false,
-        hints: None,
-    };
+    let endpoint = SliceEndpoint::ready(ip(address), Some("node-a".into()));
     EndpointSlice {
         name: SliceName::new("ns", of.name.name()),
         service: of.name.clone(),
@@ -102,7 +89,7 @@ fn example(options: PlanOptions) -> Planner {
     let services = six_services();
     let mut planner = plan_of(&services, options);
     let slice = slice(&services[0], "10.180.0.1");
-    planner.update([Event::Slice(slice.name.clone(), Some(Arc::new(slice)))]);
+    planner.update([Event::from(slice)]);
     planner
 }
 
