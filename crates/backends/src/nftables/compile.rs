@@ -1,7 +1,9 @@
 //! Statements into the kernel's instructions: the ones that `nft` makes of the same text, so that it can print them.
 
+use std::net::IpAddr;
+
 use ferry_host::nftables::{
-    self as nft, CtKey, Expr, Family, FibFlags, MetaKey, Op, PayloadBase, Register, Rule as KernelRule,
+    CtKey, Expr, Family, FibFlags, MetaKey, Op, PayloadBase, Register, Rule as KernelRule,
 };
 
 use super::ruleset::{Load, Rule, Side, Statement};
@@ -50,17 +52,7 @@ impl Program {
                     inverted: *not,
                 });
             }
-            Statement::Interface { name, prefix, not } => {
-                let mut data = name.as_bytes().to_vec();
-                if !prefix {
-                    data.resize(INTERFACE_NAME, 0);
-                }
-                self.put(Expr::Meta {
-                    key: MetaKey::InputName,
-                    to: FIRST,
-                });
-                self.compare(*not, &data);
-            }
+            Statement::Interface { name, prefix, not } => self.interface(name, *prefix, *not),
             Statement::HostsOwn(side) => {
                 let flags = match side {
                     Side::Source => FibFlags::Source,
@@ -107,35 +99,24 @@ impl Program {
                     key: FIRST,
                     to: FIRST,
                 });
-                let port = Register(self.address_words());
-                self.put(Expr::Dnat {
-                    family: self.family.number(),
-                    address: FIRST,
-                    port,
-                });
+                self.dnat(Register(self.address_words()));
             }
             Statement::Dnat(target) => {
                 // `nft` loads each constant into a register of sixteen bytes, whatever its size.
-                let second = nft::Register(4);
-                match target.ip() {
-                    std::net::IpAddr::V4(ip) => self.put(Expr::Load {
-                        to: FIRST,
-                        data: ip.octets().into(),
-                    }),
-                    std::net::IpAddr::V6(ip) => self.put(Expr::Load {
-                        to: FIRST,
-                        data: ip.octets().into(),
-                    }),
-                }
+                let second = Register(4);
+                let address = match target.ip() {
+                    IpAddr::V4(ip) => ip.octets().into(),
+                    IpAddr::V6(ip) => ip.octets().into(),
+                };
+                self.put(Expr::Load {
+                    to: FIRST,
+                    data: address,
+                });
                 self.put(Expr::Load {
                     to: second,
                     data: target.port().to_be_bytes().into(),
                 });
-                self.put(Expr::Dnat {
-                    family: self.family.number(),
-                    address: FIRST,
-                    port: second,
-                });
+                self.dnat(second);
             }
             Statement::Remember { set, timeout } => {
                 self.load(&[Load::Source]);
@@ -147,6 +128,28 @@ impl Program {
                 });
             }
         }
+    }
+
+    /// Compares the whole name, or its beginning.
+    fn interface(&mut self, name: &str, prefix: bool, not: bool) {
+        let mut data = name.as_bytes().to_vec();
+        if !prefix {
+            data.resize(INTERFACE_NAME, 0);
+        }
+        self.put(Expr::Meta {
+            key: MetaKey::InputName,
+            to: FIRST,
+        });
+        self.compare(not, &data);
+    }
+
+    /// To the address in the first register and the port in another.
+    fn dnat(&mut self, port: Register) {
+        self.put(Expr::Dnat {
+            family: self.family.number(),
+            address: FIRST,
+            port,
+        });
     }
 
     fn address_words(&self) -> u8 {

@@ -98,6 +98,14 @@ impl FixedSet {
             Self::NodePortEndpoints => names::NODE_PORT_ENDPOINTS,
         }
     }
+
+    /// Whether its elements are where new connections are counted.
+    fn counts_traffic(self) -> bool {
+        matches!(
+            self,
+            Self::ServiceIps | Self::ServiceNodePorts | Self::Endpoints | Self::NodePortEndpoints
+        )
+    }
 }
 
 /// One thing that a service needs in the table.

@@ -43,95 +43,71 @@ fn fixed_set(fixed: FixedSet, context: &Context) -> Set {
     let (proto, port, number) = (Field::Proto, Field::Port, Field::Number);
     let verdict = || Some(DataType::Verdict);
     let endpoint = || Some(DataType::Fields([address, port].into()));
-    let declare = |key: &[Field], data: Option<DataType>, comment: &str| SetDecl {
+    let (key, data, comment): (&[Field], Option<DataType>, &str) = match fixed {
+        FixedSet::ClusterIps => (&[address], None, "Active ClusterIPs"),
+        FixedSet::NodePortIps => (&[address], None, "IPs that accept NodePort traffic"),
+        FixedSet::Hairpin => (
+            &[address, address, proto, port],
+            None,
+            "service hairpin connections",
+        ),
+        FixedSet::ServiceIps => (
+            &[address, proto, port],
+            verdict(),
+            "ClusterIP, ExternalIP and LoadBalancer IP traffic",
+        ),
+        FixedSet::ServiceNodePorts => (&[proto, port], verdict(), "NodePort traffic"),
+        FixedSet::NoEndpointServices => (
+            &[address, proto, port],
+            verdict(),
+            "vmap to drop or reject packets to services with no endpoints",
+        ),
+        FixedSet::NoEndpointNodePorts => (
+            &[proto, port],
+            verdict(),
+            "vmap to drop or reject packets to service nodeports with no endpoints",
+        ),
+        FixedSet::FirewallIps => (
+            &[address, proto, port],
+            verdict(),
+            "destinations that are subject to LoadBalancerSourceRanges",
+        ),
+        FixedSet::ServiceCidrs => (&[address], None, "networks of ClusterIPs"),
+        FixedSet::Protocols => (&[proto], None, "protocols that services can have"),
+        FixedSet::Endpoints => (
+            &[address, proto, port, number],
+            endpoint(),
+            "endpoints by frontend and slot",
+        ),
+        FixedSet::NodePortEndpoints => (
+            &[proto, port, number],
+            endpoint(),
+            "endpoints by NodePort and slot",
+        ),
+    };
+    let declaration = SetDecl {
         key: key.into(),
         data,
         comment: text(comment),
+        interval: fixed == FixedSet::ServiceCidrs,
+        counter: context.counters && fixed.counts_traffic(),
         ..SetDecl::new(fixed.name())
     };
-    let counted = |decl: SetDecl| SetDecl {
-        counter: context.counters,
-        ..decl
-    };
+    set(declaration, own_elements(fixed, context))
+}
+
+/// What is in a set whatever the services are.
+fn own_elements(fixed: FixedSet, context: &Context) -> Vec<Element> {
+    let member = |octets: &[u8]| Element::new(Key::of(octets), Value::None);
     match fixed {
-        FixedSet::ClusterIps => set(declare(&[address], None, "Active ClusterIPs"), []),
-        FixedSet::NodePortIps => set(
-            declare(&[address], None, "IPs that accept NodePort traffic"),
-            node_port_addresses(context)
-                .map(|ip| Element::new(Key::of(Octets::of(ip).as_slice()), Value::None)),
-        ),
-        FixedSet::Hairpin => set(
-            declare(
-                &[address, address, proto, port],
-                None,
-                "service hairpin connections",
-            ),
-            [],
-        ),
-        FixedSet::ServiceIps => set(
-            counted(declare(
-                &[address, proto, port],
-                verdict(),
-                "ClusterIP, ExternalIP and LoadBalancer IP traffic",
-            )),
-            [],
-        ),
-        FixedSet::ServiceNodePorts => set(
-            counted(declare(&[proto, port], verdict(), "NodePort traffic")),
-            [],
-        ),
-        FixedSet::NoEndpointServices => set(
-            declare(
-                &[address, proto, port],
-                verdict(),
-                "vmap to drop or reject packets to services with no endpoints",
-            ),
-            [],
-        ),
-        FixedSet::NoEndpointNodePorts => set(
-            declare(
-                &[proto, port],
-                verdict(),
-                "vmap to drop or reject packets to service nodeports with no endpoints",
-            ),
-            [],
-        ),
-        FixedSet::FirewallIps => set(
-            declare(
-                &[address, proto, port],
-                verdict(),
-                "destinations that are subject to LoadBalancerSourceRanges",
-            ),
-            [],
-        ),
-        FixedSet::ServiceCidrs => set(
-            SetDecl {
-                interval: true,
-                ..declare(&[address], None, "networks of ClusterIPs")
-            },
-            intervals(&context.node.service_cidrs),
-        ),
-        FixedSet::Protocols => set(
-            declare(&[proto], None, "protocols that services can have"),
-            [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
-                .map(|protocol| Element::new(Key::of(&[protocol.number()]), Value::None)),
-        ),
-        FixedSet::Endpoints => set(
-            counted(declare(
-                &[address, proto, port, number],
-                endpoint(),
-                "endpoints by frontend and slot",
-            )),
-            [],
-        ),
-        FixedSet::NodePortEndpoints => set(
-            counted(declare(
-                &[proto, port, number],
-                endpoint(),
-                "endpoints by NodePort and slot",
-            )),
-            [],
-        ),
+        FixedSet::NodePortIps => node_port_addresses(context)
+            .map(|ip| member(Octets::of(ip).as_slice()))
+            .collect(),
+        FixedSet::ServiceCidrs => intervals(&context.node.service_cidrs),
+        FixedSet::Protocols => [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+            .map(|protocol| member(&[protocol.number()]))
+            .into(),
+        _ => Vec::new(),
     }
 }
 
