@@ -1,0 +1,8 @@
+//! The kube source against an API server: lists, watches, and everything that can go wrong with them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod failures;
+mod lists;
+mod rig;
+mod watches;

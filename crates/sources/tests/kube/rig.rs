@@ -1,0 +1,180 @@
+//! A source that follows a server of ours, and the objects there.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferry_lab::api::{Api as Server, default_objects};
+use ferry_lab::patience;
+use ferry_model::{ServiceName, Snapshot};
+use ferry_sources::kube::{Connection, KubeSource, Timing};
+use ferry_sources::{Kind, Mailbox};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+/// A source that follows a server, and the loop that takes its mail.
+pub(crate) struct Rig {
+    pub(crate) server: Server,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) snapshot: Snapshot,
+    _directory: tempfile::TempDir,
+    _runtime: Runtime,
+}
+
+pub(crate) fn quick() -> Timing {
+    Timing {
+        backoff_first: Duration::from_millis(10),
+        backoff_most: Duration::from_millis(100),
+        answer: patience(Duration::from_secs(30)),
+        missing: Duration::from_millis(50),
+        settle: Duration::from_millis(50),
+        ..Timing::default()
+    }
+}
+
+impl Rig {
+    pub(crate) fn new(server: Server) -> Self {
+        Self::with_timing(server, quick())
+    }
+
+    pub(crate) fn with_timing(server: Server, timing: Timing) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let connection = Connection {
+            kubeconfig: Some(server.kubeconfig(directory.path()).expect("a kubeconfig")),
+            user_agent: "ferry/test".into(),
+            qps: -1.0,
+            ..Connection::default()
+        };
+        let mailbox = Arc::new(Mailbox::new(&Kind::ALL));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let api = runtime.block_on(connection.connect()).expect("a client");
+        runtime.spawn(
+            KubeSource::new(api, "node-a")
+                .with_timing(timing)
+                .run(mailbox.clone()),
+        );
+        Rig {
+            server,
+            mailbox,
+            snapshot: Snapshot::default(),
+            _directory: directory,
+            _runtime: runtime,
+        }
+    }
+
+    pub(crate) fn take(&mut self) {
+        for event in self.mailbox.take().events {
+            self.snapshot.apply(event);
+        }
+    }
+
+    pub(crate) fn until(&mut self, what: &str, mut yes: impl FnMut(&Rig) -> bool) {
+        let end = Instant::now() + patience(Duration::from_secs(60));
+        loop {
+            self.take();
+            if yes(self) {
+                return;
+            }
+            assert!(
+                Instant::now() < end,
+                "not {what}; services {:?}, problems {:?}, requests {:#?}",
+                self.services(),
+                self.mailbox.problems(),
+                self.server.requests(),
+            );
+            self.mailbox
+                .wait(Some(Instant::now() + Duration::from_millis(20)));
+        }
+    }
+
+    pub(crate) fn until_services(&mut self, expected: &[&str]) {
+        self.until(&format!("services {expected:?}"), |rig| {
+            rig.mailbox.is_open() && rig.services() == expected
+        });
+    }
+
+    pub(crate) fn services(&self) -> Vec<&str> {
+        self.snapshot
+            .services()
+            .map(|service| service.name.name())
+            .collect()
+    }
+
+    pub(crate) fn endpoints(&self, service: &str) -> Vec<String> {
+        let service = ServiceName::new("shop", service);
+        let slices = self.snapshot.slices(&service);
+        slices
+            .flat_map(|slice| &slice.endpoints)
+            .map(|endpoint| endpoint.address.to_string())
+            .collect()
+    }
+
+    pub(crate) fn problems(&self) -> Vec<String> {
+        self.mailbox
+            .problems()
+            .into_iter()
+            .map(|problem| format!("{}: {}", problem.about, problem.reason))
+            .collect()
+    }
+
+    /// Requests for a path with all of these parameters.
+    pub(crate) fn asked(&self, path: &str, parameters: &[&str]) -> usize {
+        let fits = |seen: &str| seen.starts_with(path) && parameters.iter().all(|p| seen.contains(p));
+        self.server
+            .requests()
+            .iter()
+            .filter(|seen| fits(&seen.path))
+            .count()
+    }
+}
+
+pub(crate) fn server(services: &[&str]) -> Server {
+    let server = Server::start().expect("a server");
+    server.apply(default_objects()).expect("objects");
+    server
+        .apply(services.iter().map(|name| service(name)))
+        .expect("services");
+    server
+}
+
+pub(crate) fn service(name: &str) -> Value {
+    let last: u32 = name.bytes().map(u32::from).sum();
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"clusterIP": format!("10.96.{}.{}", last / 250, last % 250),
+                 "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+    })
+}
+
+pub(crate) fn slice(name: &str, service: &str, addresses: &[&str]) -> Value {
+    let endpoints: Vec<Value> = addresses
+        .iter()
+        .map(|address| json!({"addresses": [address]}))
+        .collect();
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": name, "namespace": "shop", "labels": {"kubernetes.io/service-name": service}},
+        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        "endpoints": endpoints,
+    })
+}
+
+pub(crate) fn endpoints(service: &str, subsets: &[&[&str]]) -> Value {
+    let subsets: Vec<Value> = subsets
+        .iter()
+        .map(|addresses| {
+            let addresses: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
+            json!({"addresses": addresses, "ports": [{"port": 8080}]})
+        })
+        .collect();
+    json!({
+        "apiVersion": "v1", "kind": "Endpoints",
+        "metadata": {"name": service, "namespace": "shop"}, "subsets": subsets,
+    })
+}
+
+pub(crate) const SERVICES: &str = "/api/v1/services";
+pub(crate) const STREAMED: &str = "sendInitialEvents=true";
