@@ -1,5 +1,5 @@
-//! The relay without a file to spare: clients wait, none is lost, and nobody runs in circles. Its own harness, since the
-//! limit on open files is one of the process.
+//! The relay without a file to spare: clients wait, none is lost, nobody runs in circles, and a successor that comes
+//! then gets every socket. Its own harness, since the limit on open files is one of the process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
 
 #[path = "userspace/fixture.rs"]
@@ -7,6 +7,7 @@ mod fixture;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -27,10 +28,10 @@ const MANY_TRIES: usize = 200;
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     match args.iter().position(|arg| arg == "relay") {
-        Some(at) => relay(args[at + 1].parse().unwrap()),
+        Some(at) => relay(args[at + 1].parse().unwrap(), Path::new(&args[at + 2])),
         None => {
             clients();
-            println!("test clients wait while files are short ... ok");
+            println!("test clients and a successor wait while files are short ... ok");
         }
     }
 }
@@ -61,15 +62,27 @@ impl tracing::Subscriber for Complaints {
 
 /// A process with few files that would take any number of connections. Says where it listens, and whenever it is asked
 /// something, how often it has complained.
-fn relay(backend: SocketAddr) {
+fn relay(backend: SocketAddr, handover: &Path) {
     let few = Rlimit {
         current: Some(FILES),
         maximum: Some(FILES),
     };
     setrlimit(Resource::Nofile, few).unwrap();
     tracing::subscriber::set_global_default(Complaints).unwrap();
+    let mut world = world(backend, handover);
+    // Where it may, the relay has raised the limit.
+    setrlimit(Resource::Nofile, few).unwrap();
+    world.apply();
+    println!("{}", world.mapping("10.96.0.1:80").unwrap());
+    for _ in std::io::stdin().lines().map_while(Result::ok) {
+        println!("{}", COMPLAINTS.load(Relaxed));
+    }
+}
+
+fn world(backend: SocketAddr, handover: &Path) -> World {
     let config = Config {
         ingress: Ingress::Mapped,
+        handover: Some(handover.to_owned()),
         relay: Settings {
             threads: 2,
             max_connections: 10 * CLIENTS,
@@ -84,19 +97,16 @@ fn relay(backend: SocketAddr) {
         backend: Userspace::start(config).unwrap(),
     };
     world.set(&service("web", "10.96.0.1", &[("http", Tcp, 80)]).to(&[backend]));
-    // Where it may, the relay has raised the limit.
-    setrlimit(Resource::Nofile, few).unwrap();
-    world.apply();
-    println!("{}", world.mapping("10.96.0.1:80").unwrap());
-    for _ in std::io::stdin().lines().map_while(Result::ok) {
-        println!("{}", COMPLAINTS.load(Relaxed));
-    }
+    world
 }
 
 fn clients() {
+    let directory = tempfile::tempdir().unwrap();
+    let handover = directory.path().join("handover");
     let backend = endpoint("127.0.1.77:18077");
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["relay", &backend.to_string()])
+        .arg(&handover)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -119,6 +129,13 @@ fn clients() {
     std::thread::sleep(SHORTAGE);
     let tries = complaints();
     assert!(tries < MANY_TRIES, "{tries} tries to accept in {SHORTAGE:?}");
+    let successor = std::thread::spawn(move || {
+        let mut successor = world(backend, &handover);
+        successor.apply();
+        successor
+    });
+    // It asks while there is no file for it either.
+    std::thread::sleep(SHORTAGE);
     // Whoever is served leaves and makes room for another, until everyone was.
     while !waiting.is_empty() {
         assert!(
@@ -128,6 +145,8 @@ fn clients() {
         );
         waiting.retain_mut(|stream| !is_served(stream, &backend.to_string()));
     }
+    let successor = successor.join().unwrap();
+    assert_eq!(successor.mapping("10.96.0.1:80"), Some(relay), "the same socket");
     drop(asking);
     assert!(child.wait().unwrap().success());
 }

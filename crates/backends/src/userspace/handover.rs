@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -32,6 +32,8 @@ const GREETING: &str = "ferry userspace sockets 1";
 const TAKEN: &[u8] = b"taken\n";
 /// How long either side waits for the other to say the next thing.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait before the next try when files are short.
+const PAUSE: Duration = Duration::from_secs(1);
 /// No record is longer than this.
 const MAX_RECORD: usize = 4096;
 
@@ -174,7 +176,7 @@ impl Offering {
     /// as the same user, or as root.
     pub(super) fn start(
         path: &Path,
-        estate: impl Fn() -> Estate + Send + 'static,
+        estate: impl Fn() -> io::Result<Estate> + Send + 'static,
         retire: impl Fn() + Send + 'static,
     ) -> io::Result<Self> {
         // A predecessor that is still there was asked before, so what is in the way is a leftover.
@@ -240,25 +242,40 @@ fn next_asking(listener: &UnixListener) -> Option<UnixStream> {
             // No file is free, for instance: that passes, and a successor may come after it.
             Err(error) => {
                 tracing::warn!(%error, "a process that asks for the sockets cannot be heard");
-                std::thread::sleep(Duration::from_secs(1));
+                std::thread::sleep(PAUSE);
             }
         }
     }
 }
 
-fn offer(mut stream: UnixStream, estate: &impl Fn() -> Estate) -> io::Result<UnixStream> {
+fn offer(mut stream: UnixStream, estate: &impl Fn() -> io::Result<Estate>) -> io::Result<UnixStream> {
     let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid;
     if !peer.is_root() && peer != rustix::process::geteuid() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    estate().send(&stream)?;
+    whole(estate)?.send(&stream)?;
     let mut answer = [0; TAKEN.len()];
     stream.read_exact(&mut answer)?;
     match answer == TAKEN {
         true => Ok(stream),
         false => Err(io::Error::other("an unknown answer")),
+    }
+}
+
+/// The estate as soon as it can be had: a successor that got only some of the sockets could not serve where the others
+/// listen. Gives up before the successor loses its patience.
+fn whole(estate: &impl Fn() -> io::Result<Estate>) -> io::Result<Estate> {
+    let deadline = Instant::now() + PATIENCE / 2;
+    loop {
+        match estate() {
+            Err(error) if Instant::now() < deadline => {
+                tracing::warn!(%error, "the sockets cannot be handed over yet");
+                std::thread::sleep(PAUSE);
+            }
+            outcome => return outcome,
+        }
     }
 }
 

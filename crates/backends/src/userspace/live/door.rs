@@ -164,13 +164,13 @@ impl LiveDoor {
         }
     }
 
-    /// The socket, for another process or another door.
-    pub(super) fn share(&self) -> Option<OwnedFd> {
-        let socket = match self.socket.as_ref()? {
+    /// The socket, if it is open, for another process or another door.
+    pub(super) fn share(&self) -> io::Result<Option<OwnedFd>> {
+        let socket = self.socket.as_ref().map(|socket| match socket {
             Socket::Serving { listening, .. } | Socket::Ignoring(listening) => listening.as_fd(),
             Socket::Refusing(held) => held.as_fd(),
-        };
-        socket.try_clone_to_owned().ok()
+        });
+        socket.map(|socket| socket.try_clone_to_owned()).transpose()
     }
 
     pub(super) fn sessions(&self) -> Vec<SessionRecord> {

@@ -81,7 +81,7 @@ impl Leaving {
             .doors
             .iter()
             .position(|other| same(other) && other.is_open())?;
-        self.doors[position].share()
+        self.doors[position].share().ok().flatten()
     }
 
     /// Notes which UDP frontends lead to another door under the new rule than under the old one.

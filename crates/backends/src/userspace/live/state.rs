@@ -1,6 +1,7 @@
 //! Everything that is open, for both families, and the path from one plan to the next.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -387,23 +388,18 @@ impl State {
         notes
     }
 
-    /// All that a successor needs to go on.
-    pub(super) fn estate(&self) -> Estate {
+    /// All that a successor needs to go on: every socket, or the reason why not, and as many associations as there are
+    /// files for.
+    pub(super) fn estate(&self) -> io::Result<Estate> {
         let mut estate = Estate::default();
         for (family, port) in self.ports() {
             for door in port.doors.values() {
                 let key = format!("socket {}", door.name);
-                let sessions = door.sessions();
-                if !sessions.is_empty() {
-                    estate.sessions.insert(key.clone(), sessions);
-                }
-                estate.sockets.extend(door.share().map(|socket| (key, socket)));
+                estate.sockets.extend(door.share()?.map(|socket| (key, socket)));
             }
             for (address, held) in &port.claims {
                 let key = format!("claim {family} {:?} {address}", port.rule.name);
-                estate
-                    .sockets
-                    .extend(held.as_fd().try_clone_to_owned().map(|socket| (key, socket)));
+                estate.sockets.insert(key, held.as_fd().try_clone_to_owned()?);
             }
             let sticky = port.port.balancer.sticky();
             if !sticky.is_empty() {
@@ -412,7 +408,13 @@ impl State {
                     .insert(format!("{family} {:?}", port.rule.name), sticky);
             }
         }
-        estate
+        for door in self.ports().flat_map(|(_, port)| port.doors.values()) {
+            let sessions = door.sessions();
+            if !sessions.is_empty() {
+                estate.sessions.insert(format!("socket {}", door.name), sessions);
+            }
+        }
+        Ok(estate)
     }
 
     /// Stops accepting; what was accepted goes on.
