@@ -137,6 +137,35 @@ fn open_connections_survive_every_change_of_their_service() {
     });
 }
 
+/// A process that is being started has a copy of every socket until it runs its program; a door that changes what it does
+/// with its address meanwhile is not held up by that.
+#[test]
+fn processes_that_are_started_hold_up_no_door() {
+    inside("started", || {
+        let mut world = mapped();
+        let one = endpoint("127.0.1.1:8080");
+        let web = service("web", "10.96.0.1", &[("http", Tcp, 80), ("dns", Udp, 53)]).node_port(30080);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let stopping = OnDrop(|| stop.store(true, std::sync::atomic::Ordering::Relaxed));
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        std::process::Command::new("true").status().unwrap();
+                    }
+                });
+            }
+            for _ in 0..50 {
+                world.set(&web.clone().to(&[one]));
+                world.apply();
+                world.set(&web);
+                world.apply();
+            }
+            drop(stopping);
+        });
+    });
+}
+
 /// A renamed port has the same address: its door changes hands without a moment in which clients are refused.
 #[test]
 fn a_renamed_port_never_refuses() {

@@ -1,6 +1,7 @@
 //! One service port: its doors, its claims, and the endpoints behind them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,6 +17,9 @@ use crate::userspace::relay::{Port, Relay, hold};
 use crate::userspace::render::any;
 use crate::userspace::ruleset::{DoorName, Frontend, Ingress, Place, PortRule};
 
+/// How soon to look again whether an address has become free.
+const MOMENT: Duration = Duration::from_millis(1);
+
 /// What a service port needs from the backend to change.
 #[derive(Debug)]
 pub(super) struct Means<'a> {
@@ -27,6 +31,8 @@ pub(super) struct Means<'a> {
     pub(super) loopback: Option<&'a mut Loopback>,
     pub(super) estate: &'a mut Estate,
     pub(super) leaving: &'a mut Leaving,
+    /// How much longer to wait for addresses that sockets of ours have left.
+    pub(super) patience: &'a mut Duration,
     pub(super) opened: usize,
     pub(super) warnings: Vec<String>,
 }
@@ -252,6 +258,12 @@ impl LivePort {
     }
 }
 
+fn is_in_use(result: &io::Result<()>) -> bool {
+    result
+        .as_ref()
+        .is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
 /// Opens or changes a door, with the socket of a predecessor or of a leaving door if there is one.
 fn open(live: &mut LiveDoor, rule: &crate::userspace::ruleset::DoorRule, key: &str, means: &mut Means<'_>) {
     let was_open = live.is_open();
@@ -271,9 +283,17 @@ fn open(live: &mut LiveDoor, rule: &crate::userspace::ruleset::DoorRule, key: &s
     }
     let sessions = means.estate.sessions.remove(key).unwrap_or_default();
     let mut result = live.update(rule, means.relay, sessions);
+    let mut was_ours = was_open;
     if result.is_err() && !means.leaving.doors.is_empty() {
         // What is in the way may be on its way out.
         means.leaving.close(means.relay, means.ports);
+        result = live.update(rule, means.relay, Vec::new());
+        was_ours = true;
+    }
+    // A process that is being started has a copy of every socket until it runs its program.
+    while was_ours && is_in_use(&result) && !means.patience.is_zero() {
+        std::thread::sleep(MOMENT);
+        *means.patience = means.patience.saturating_sub(MOMENT);
         result = live.update(rule, means.relay, Vec::new());
     }
     if result.is_ok() && means.ingress == Ingress::Mapped && !was_open {

@@ -24,6 +24,9 @@ use crate::userspace::render;
 use crate::userspace::ruleset::{Frontend, Ingress, PortRule};
 use crate::{Applied, Error, ErrorKind, Relayed, Traffic};
 
+/// How long a change may wait for addresses that sockets of ours have left, all of them together.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 type LivePorts = BTreeMap<PortName, LivePort>;
 
 #[derive(Debug, Default)]
@@ -189,6 +192,7 @@ impl State {
         for (name, rules) in &wanted {
             shrink(state, name, rules);
         }
+        let mut patience = PATIENCE;
         for (name, rules) in wanted {
             let mut means = Means {
                 family,
@@ -199,6 +203,7 @@ impl State {
                 loopback: self.loopback.as_mut(),
                 estate: &mut self.estate,
                 leaving: &mut state.leaving,
+                patience: &mut patience,
                 opened: 0,
                 warnings: Vec::new(),
             };
