@@ -72,11 +72,6 @@ fn allow_localhost_node_ports(prepared: &Prepared) -> anyhow::Result<()> {
 pub(super) fn serve(settings: Settings) -> anyhow::Result<Ending> {
     let started = SystemTime::now();
     process::reap_stand_in();
-    tracing::info!(
-        version = settings.reported_version,
-        ferry = env!("CARGO_PKG_VERSION"),
-        "Version info"
-    );
     let prepared = match prepare(settings)? {
         Ok(prepared) => prepared,
         Err(Stop::Reconfigure(_)) => return Ok(Ending::Again(None)),
@@ -255,6 +250,12 @@ fn prepare(settings: Settings) -> anyhow::Result<Result<Prepared, Stop>> {
     let mailbox = Arc::new(Mailbox::new(&Kind::ALL));
     let signal = Arc::new(Signal::new(Arc::clone(&mailbox)));
     let interrupts = Interrupts::listen(&signal)?;
+    // Only now: who reads this may send a signal.
+    tracing::info!(
+        version = settings.reported_version,
+        ferry = env!("CARGO_PKG_VERSION"),
+        "Version info"
+    );
     let metrics = Arc::new(Metrics::new(settings.mode, collectors::build(&settings)));
     let following = source::follow(&settings, &name, &mailbox, &runtime)?;
     let node = match node::wait(&settings, &name, &mailbox, &signal)? {
