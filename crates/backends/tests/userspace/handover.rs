@@ -211,3 +211,27 @@ fn a_predecessor_that_leaves_at_once_leaves_the_offer_of_its_successor() {
         }
     });
 }
+
+/// The successor was told of all associations but those that began since: their answers come by the predecessor.
+#[test]
+fn answers_to_the_last_datagrams_arrive() {
+    inside("last", |path| {
+        let mut world = start(Ingress::Mapped, path, None);
+        let slow = UdpSocket::bind("127.0.1.9:8080").unwrap();
+        slow.set_read_timeout(Some(PATIENCE)).unwrap();
+        let dns = service("dns", "10.96.0.1", &[("dns", Udp, 53)]).node_port(30053);
+        world.set(&dns.to(&[slow.local_addr().unwrap()]));
+        world.apply();
+        let mut next = start(Ingress::Mapped, path, Some(&world));
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.send_to(b"?", at("127.0.0.1:30053")).unwrap();
+        let mut buffer = [0; 8];
+        let (_, relay) = slow.recv_from(&mut buffer).unwrap();
+        next.apply();
+        assert!(world.backend.is_retired());
+        slow.send_to(b"late", relay).unwrap();
+        let (count, from) = client.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..count], from), (&b"late"[..], at("127.0.0.1:30053")));
+    });
+}

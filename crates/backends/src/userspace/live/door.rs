@@ -164,6 +164,13 @@ impl LiveDoor {
         }
     }
 
+    /// Leaves the door to a successor that has its socket.
+    pub(super) fn leave(&mut self, relay: &Relay) {
+        if let Some(Socket::Serving { serving, .. }) = self.socket.take() {
+            relay.leave(serving);
+        }
+    }
+
     /// The socket, if it is open, for another process or another door.
     pub(super) fn share(&self) -> io::Result<Option<OwnedFd>> {
         let socket = self.socket.as_ref().map(|socket| match socket {

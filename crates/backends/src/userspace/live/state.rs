@@ -430,7 +430,7 @@ impl State {
             for port in state.services.values_mut().flat_map(BTreeMap::values_mut) {
                 port.claims.clear();
                 for door in port.doors.values_mut() {
-                    door.close(&self.relay);
+                    door.leave(&self.relay);
                 }
             }
             state.leaving.close(&self.relay, &mut self.ports);

@@ -15,10 +15,11 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::net::UdpSocket;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -34,6 +35,9 @@ pub(super) use udp::SessionRecord;
 
 /// Files for a hundred thousand connections.
 const ENOUGH_FILES: u64 = 1 << 18;
+
+/// How long answers may take that nobody but us can pass on.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// What the relay may use and how long it waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +142,8 @@ pub(crate) struct Relay {
 pub(crate) struct Serving {
     tasks: Vec<JoinHandle<()>>,
     udp: Option<udp::Sessions>,
+    /// The socket by which answers leave, as long as the door is open.
+    answering: Weak<UdpSocket>,
 }
 
 impl Serving {
@@ -189,6 +195,7 @@ impl Relay {
                 let mut serving = Serving {
                     tasks: Vec::new(),
                     udp: None,
+                    answering: Weak::new(),
                 };
                 for worker in self.workers.some() {
                     let _inside = worker.enter();
@@ -200,10 +207,14 @@ impl Relay {
             Listening::Udp(socket) => {
                 let worker = self.workers.one();
                 let _inside = worker.enter();
-                let (receiving, sessions) = udp::receive(socket, door, self.shared.clone(), restored)?;
+                socket.set_nonblocking(true)?;
+                let listener = Arc::new(UdpSocket::from_std(socket)?);
+                let answering = Arc::downgrade(&listener);
+                let (receiving, sessions) = udp::receive(listener, door, self.shared.clone(), restored);
                 Ok(Serving {
                     tasks: vec![worker.spawn(receiving)],
                     udp: Some(sessions),
+                    answering,
                 })
             }
         }
@@ -214,6 +225,19 @@ impl Relay {
         for task in serving.tasks.drain(..) {
             task.abort();
             let _ = self.workers.one().block_on(task);
+        }
+    }
+
+    /// Leaves a door to another process that has its socket too. Answers to those whom we let in still go out by it for
+    /// a moment: the other process knows nothing of the last of them.
+    pub(crate) fn leave(&self, serving: Serving) {
+        let answering = serving.answering.upgrade();
+        self.stop(serving);
+        if let Some(socket) = answering {
+            self.workers.one().spawn(async move {
+                tokio::time::sleep(LAST_ANSWERS).await;
+                drop(socket);
+            });
         }
     }
 

@@ -134,13 +134,11 @@ impl Sessions {
 
 /// Takes datagrams for as long as the returned future runs.
 pub(super) fn receive(
-    socket: std::net::UdpSocket,
+    listener: Arc<UdpSocket>,
     door: Arc<Door>,
     shared: Arc<Shared>,
     restored: Vec<SessionRecord>,
-) -> io::Result<(impl Future<Output = ()> + Send + 'static, Sessions)> {
-    socket.set_nonblocking(true)?;
-    let listener = Arc::new(UdpSocket::from_std(socket)?);
+) -> (impl Future<Output = ()> + Send + 'static, Sessions) {
     let sessions = Sessions::default();
     let receiver = Receiver {
         listener,
@@ -166,7 +164,7 @@ pub(super) fn receive(
             tokio::task::yield_now().await;
         }
     };
-    Ok((task, sessions))
+    (task, sessions)
 }
 
 struct Receiver {
