@@ -50,7 +50,7 @@ pub struct Settings {
     pub max_sessions: usize,
     /// How long a UDP association outlives its last packet.
     pub udp_idle: Duration,
-    /// How long each attempt to scope an endpoint may take; there are as many attempts.
+    /// How long each attempt to reach an endpoint may take; there are as many attempts.
     pub dial: Vec<Duration>,
     /// How long connections to a removed endpoint may go on; none means for as long as they like.
     pub drain: Option<Duration>,

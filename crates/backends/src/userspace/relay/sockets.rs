@@ -102,8 +102,9 @@ pub(super) fn tune_tcp(socket: &Socket) -> io::Result<()> {
 
 /// Keeps a port from others, and makes the kernel refuse who comes.
 ///
-/// A TCP socket that is bound but does not listen does that, once it no longer agrees to share its address. A UDP socket does it when it is connected to nobody in
-/// particular: it takes no datagram of anybody else, so the kernel answers that the port is unreachable.
+/// A TCP socket that is bound but does not listen does that, once it no longer agrees to share its address. A UDP socket
+/// does it when it is connected to nobody in particular: it takes no datagram of anybody else, so the kernel answers
+/// that the port is unreachable.
 pub(in crate::userspace) fn hold(
     protocol: ferry_model::Protocol,
     address: SocketAddr,

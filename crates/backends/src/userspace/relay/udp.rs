@@ -181,7 +181,7 @@ impl Receiver {
             let arrival = match datagram::receive(self.listener.as_fd(), buffer) {
                 Ok(arrival) => arrival,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                // An answer of ours did not scope its client: nothing to do with what comes next.
+                // An answer of ours did not reach its client: nothing to do with what comes next.
                 Err(_) => return Ok(()),
             };
             self.forward((arrival.peer, arrival.local), &buffer[..arrival.len]);
