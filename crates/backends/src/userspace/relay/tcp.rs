@@ -142,7 +142,7 @@ async fn dial(door: &Door, shared: &Shared, scope: Scope, client: SocketAddr) ->
             }
             // Not the endpoint's fault: wait for what this attempt may take, as if it had not answered.
             Ok(Err(error)) if is_exhaustion(&error) => {
-                tracing::warn!(%error, "no socket left to scope an endpoint with");
+                tracing::warn!(%error, "no socket left to reach an endpoint with");
                 tokio::time::sleep(*limit).await;
                 continue;
             }
