@@ -9,6 +9,7 @@ mod check;
 mod fuzz;
 mod lab;
 mod licences;
+mod monitoring;
 mod packages;
 mod shell;
 mod test;
@@ -45,6 +46,8 @@ enum Command {
     /// Pieces of the test lab, to play with
     #[command(subcommand)]
     Lab(lab::Command),
+    /// The alerts and dashboards of deploy/monitoring, in a real Prometheus that scrapes a real ferry
+    Monitoring(monitoring::Args),
     /// Run the fuzz targets for a while
     Fuzz(fuzz::Args),
     /// What the CI runs: check, then test
@@ -60,6 +63,7 @@ fn main() -> Result<()> {
         Command::Bless => bless::run(),
         Command::Bench(args) => bench::run(&args),
         Command::Lab(command) => lab::run(&command),
+        Command::Monitoring(args) => monitoring::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Ci => {
             check::run()?;

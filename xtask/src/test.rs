@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::{fuzz, packages, shell, vm};
+use crate::{fuzz, monitoring, packages, shell, vm};
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
@@ -49,6 +49,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     tier("packet table", packets(&args.rest));
     if args.rest.is_empty() {
         tier("fuzz targets", fuzz::run(&fuzz::Args::short()));
+        tier(
+            "dashboards and alerts",
+            monitoring::run(&monitoring::Args::default()),
+        );
     }
     if !args.no_vm {
         tier("virtual machine", vm::run(&vm::Args::default()));

@@ -6,7 +6,7 @@
 
 mod engine;
 mod guest;
-mod packages;
+pub(crate) mod packages;
 mod tier;
 
 use anyhow::Result;

@@ -51,7 +51,7 @@ pub(super) enum Emulator {
     Unpacked(PathBuf),
 }
 
-pub(super) fn default_cache() -> Result<PathBuf> {
+pub(crate) fn default_cache() -> Result<PathBuf> {
     let base = match std::env::var_os("XDG_CACHE_HOME") {
         Some(dir) => PathBuf::from(dir),
         None => PathBuf::from(std::env::var_os("HOME").context("neither XDG_CACHE_HOME nor HOME is set")?)
@@ -86,7 +86,7 @@ pub(super) fn emulator(cache: &Path) -> Result<Emulator> {
     Ok(Emulator::Unpacked(dir))
 }
 
-fn on_path(name: &str) -> Option<PathBuf> {
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|dir| dir.join(name))
@@ -94,7 +94,7 @@ fn on_path(name: &str) -> Option<PathBuf> {
 }
 
 /// Fill `dir` by way of a sibling that is renamed when complete; a second run that was quicker wins.
-fn fill(dir: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(crate) fn fill(dir: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let parent = dir.parent().context("the cache directory has no parent")?;
     fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
     let tmp = tempfile::Builder::new().prefix(".filling-").tempdir_in(parent)?;
@@ -259,7 +259,7 @@ fn build_emulator(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn download(dir: &Path, packages: &[&str]) -> Result<Vec<PathBuf>> {
+pub(crate) fn download(dir: &Path, packages: &[&str]) -> Result<Vec<PathBuf>> {
     let before = find(dir, is_deb)?;
     run(Command::new("apt-get")
         .args(["-qq", "download"])
@@ -282,7 +282,7 @@ fn is_deb(path: &Path) -> bool {
 }
 
 /// Unpack a package, all of it or what the patterns name (a pattern that matches nothing is fine).
-fn unpack(deb: &Path, into: &Path, patterns: &[&str]) -> Result<()> {
+pub(crate) fn unpack(deb: &Path, into: &Path, patterns: &[&str]) -> Result<()> {
     fs::create_dir_all(into)?;
     let mut tar = Command::new("dpkg-deb")
         .arg("--fsys-tarfile")
