@@ -64,8 +64,9 @@ pub(super) fn gates() -> String {
                    AllowServiceExternalIPs, ComponentFlagz, ComponentStatusz, LoggingAlphaOptions, LoggingBetaOptions,\n\
                    AllAlpha and AllBeta. The others are accepted.\n\n"
         .to_owned();
-    for (name, what) in Gates::changeable() {
-        out.push_str(&format!("  {name:<56}{what}\n"));
+    for (name, stage, on) in Gates::changeable() {
+        let default = if on { "on" } else { "off" };
+        out.push_str(&format!("  {name:<56}{stage:<11}{default}\n"));
     }
     out
 }

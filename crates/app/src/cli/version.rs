@@ -2,6 +2,7 @@
 
 use super::flags::VersionFlag;
 use crate::KUBERNETES_VERSION;
+use crate::metrics::architecture;
 
 /// The version that is reported to clients: the flag's, or the built-in one.
 pub(crate) fn reported(flag: &VersionFlag) -> &str {
@@ -32,11 +33,7 @@ fn raw() -> String {
         numbers.next().unwrap_or_default(),
         numbers.next().unwrap_or_default(),
     );
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
+    let architecture = architecture();
     format!(
         "version.Info{{Major:\"{major}\", Minor:\"{minor}\", EmulationMajor:\"{major}\", EmulationMinor:\"{minor}\", \
          MinCompatibilityMajor:\"{major}\", MinCompatibilityMinor:\"35\", GitVersion:\"{KUBERNETES_VERSION}\", \

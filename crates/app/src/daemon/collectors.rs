@@ -12,7 +12,6 @@ use ferry_sources::kube::{REQUEST_SECONDS, Requests};
 
 use super::source::Following;
 use crate::config::{Mode, Settings};
-use crate::gates::Gates;
 use crate::metrics::{Build, Kind, Metrics, Text};
 use crate::sync::Signal;
 
@@ -23,15 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the metrics tell about the program and its feature gates.
 pub(super) fn build(settings: &Settings) -> Build {
-    let features = Gates::changeable().map(|(name, text)| {
-        // Kubernetes calls the stage of a settled feature by no name.
-        let stage = text
-            .split_whitespace()
-            .next()
-            .filter(|stage| *stage != "GA")
-            .unwrap_or_default();
-        (name.to_owned(), stage.to_owned(), settings.gates.enabled(name))
-    });
+    let features = settings.gates.all();
+    let features = features.map(|(name, stage, on)| (name.to_owned(), stage.to_owned(), on));
     Build {
         features: features.collect(),
     }

@@ -1,9 +1,11 @@
 //! Feature gates: every name of Kubernetes 1.36 is known, a few have a meaning here.
-//! Pure. What always holds: a locked gate has its locked value.
+//! Pure. What always holds: a locked gate has its locked value, and what is on has everything it depends on.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
-/// Name, stage, default and lock of every gate, tab-separated and sorted by name.
+/// Name, stage, default and lock of every gate, and the gates it depends on if there are any: tab-separated and sorted
+/// by name.
 const TABLE: &str = include_str!("kubernetes-1.36.tsv");
 
 /// How mature a feature is.
@@ -15,31 +17,49 @@ enum Stage {
     Deprecated,
 }
 
+impl Stage {
+    const ALL: [Self; 4] = [Self::Alpha, Self::Beta, Self::Ga, Self::Deprecated];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Alpha => "ALPHA",
+            Self::Beta => "BETA",
+            Self::Ga => "GA",
+            Self::Deprecated => "DEPRECATED",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Known {
     name: &'static str,
     stage: Stage,
     default: bool,
     locked: bool,
+    /// Names separated by commas.
+    depends_on: &'static str,
 }
 
-fn known() -> impl Iterator<Item = Known> {
-    TABLE.lines().filter_map(|line| {
+/// The table, read once.
+static KNOWN: LazyLock<Vec<Known>> = LazyLock::new(|| TABLE.lines().filter_map(Known::parse).collect());
+
+fn known() -> impl Iterator<Item = &'static Known> {
+    KNOWN.iter()
+}
+
+impl Known {
+    fn parse(line: &'static str) -> Option<Self> {
         let mut columns = line.split('\t');
         let name = columns.next()?;
-        let stage = match columns.next()? {
-            "ALPHA" => Stage::Alpha,
-            "BETA" => Stage::Beta,
-            "GA" => Stage::Ga,
-            _ => Stage::Deprecated,
-        };
-        Some(Known {
+        let stage = columns.next()?;
+        Some(Self {
             name,
-            stage,
+            stage: Stage::ALL.into_iter().find(|known| known.name() == stage)?,
             default: columns.next()? == "true",
             locked: columns.next()? == "true",
+            depends_on: columns.next().unwrap_or_default(),
         })
-    })
+    }
 }
 
 /// Which features are on.
@@ -56,15 +76,17 @@ impl Gates {
     pub fn new(asked: &BTreeMap<String, bool>) -> Result<Self, String> {
         let mut gates = Self::default();
         let mut bulk = Vec::new();
+        let mut faults = Vec::new();
         for (name, &value) in asked {
             let Some(gate) = known().find(|gate| gate.name == name) else {
                 return Err(format!("unrecognized feature gate: {name}"));
             };
             if gate.locked && gate.default != value {
-                return Err(format!(
+                faults.push(format!(
                     "cannot set feature gate {name} to {value}, feature is locked to {}",
                     gate.default
                 ));
+                continue;
             }
             match gate.stage {
                 Stage::Ga => gates.warn("GA", name, value),
@@ -79,11 +101,39 @@ impl Gates {
             gates.changed.insert(gate.name, value);
         }
         for (stage, value) in bulk {
-            for gate in known().filter(|gate| gate.stage == stage && !gate.locked) {
+            let bulk_switch = |gate: &&Known| ["AllAlpha", "AllBeta"].contains(&gate.name);
+            for gate in known().filter(|gate| gate.stage == stage && !bulk_switch(gate)) {
                 gates.changed.entry(gate.name).or_insert(value);
             }
         }
-        Ok(gates)
+        if faults.is_empty() {
+            faults = gates.unmet_dependencies();
+        }
+        match faults.as_slice() {
+            [] => Ok(gates),
+            [one] => Err(one.clone()),
+            several => Err(format!("[{}]", several.join(", "))),
+        }
+    }
+
+    /// One line for each feature that is on while something it depends on is off.
+    fn unmet_dependencies(&self) -> Vec<String> {
+        let mut unmet = Vec::new();
+        for gate in known().filter(|gate| !gate.depends_on.is_empty() && self.enabled(gate.name)) {
+            let off: Vec<&str> = gate
+                .depends_on
+                .split(',')
+                .filter(|name| !self.enabled(name))
+                .collect();
+            if !off.is_empty() {
+                unmet.push(format!(
+                    "{} is enabled, but depends on features that are disabled: [{}]",
+                    gate.name,
+                    off.join(" ")
+                ));
+            }
+        }
+        unmet
     }
 
     fn warn(&mut self, stage: &str, name: &str, value: bool) {
@@ -105,20 +155,23 @@ impl Gates {
         &self.warnings
     }
 
-    /// Every gate that can be changed, with its stage and default, for the help.
-    pub fn changeable() -> impl Iterator<Item = (&'static str, String)> {
-        known().filter(|gate| !gate.locked).map(|gate| {
+    /// Every gate with its stage, as the metrics name it, and whether it is on. A settled stage has no name there.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, &'static str, bool)> {
+        known().map(|gate| {
             let stage = match gate.stage {
-                Stage::Alpha => "ALPHA",
-                Stage::Beta => "BETA",
-                Stage::Ga => "GA",
-                Stage::Deprecated => "DEPRECATED",
+                Stage::Ga => "",
+                Stage::Alpha | Stage::Beta | Stage::Deprecated => gate.stage.name(),
             };
-            (
-                gate.name,
-                format!("{stage:<11}{}", if gate.default { "on" } else { "off" }),
-            )
+            let on = self.changed.get(gate.name).copied().unwrap_or(gate.default);
+            (gate.name, stage, on)
         })
+    }
+
+    /// Every gate that can be changed, with its stage and default, for the help.
+    pub fn changeable() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
+        known()
+            .filter(|gate| !gate.locked)
+            .map(|gate| (gate.name, gate.stage.name(), gate.default))
     }
 }
 
@@ -141,13 +194,20 @@ mod tests {
         assert_eq!(known().count(), 242);
         for line in TABLE.lines() {
             let columns: Vec<&str> = line.split('\t').collect();
-            assert_eq!(columns.len(), 4, "{line}");
+            assert!((4..=5).contains(&columns.len()), "{line}");
             assert!(
                 ["ALPHA", "BETA", "GA", "DEPRECATED"].contains(&columns[1]),
                 "{line}"
             );
             assert!(
-                columns[2..].iter().all(|c| ["true", "false"].contains(c)),
+                columns[2..4].iter().all(|c| ["true", "false"].contains(c)),
+                "{line}"
+            );
+            let known_name = |name| known().any(|gate| gate.name == name);
+            assert!(
+                columns
+                    .get(4)
+                    .is_none_or(|names| names.split(',').all(known_name)),
                 "{line}"
             );
         }
@@ -166,7 +226,13 @@ mod tests {
                 );
                 assert_eq!(other, Err(error));
             } else {
-                assert_eq!(other.unwrap().enabled(gate.name), !gate.default, "{}", gate.name);
+                match other {
+                    Ok(other) => assert_eq!(other.enabled(gate.name), !gate.default, "{}", gate.name),
+                    Err(why) => assert!(
+                        why.contains(" is enabled, but depends on features that are disabled: ["),
+                        "{why}"
+                    ),
+                }
             }
         }
     }
@@ -221,6 +287,47 @@ mod tests {
                 "Setting GA feature gate AllowServiceExternalIPs=false. It will be removed in a future release.",
                 "Setting deprecated feature gate KMSv1=true. It will be removed in a future release."
             ]
+        );
+    }
+
+    #[test]
+    fn what_is_on_needs_what_it_depends_on() {
+        assert_eq!(
+            gates(&[("AllAlpha", true), ("AllBeta", false)]).unwrap_err(),
+            "[PodLevelResourceManagers is enabled, but depends on features that are disabled: [PodLevelResources], \
+             StorageVersionAPI is enabled, but depends on features that are disabled: [APIServerIdentity], \
+             UserNamespacesHostNetworkSupport is enabled, but depends on features that are disabled: \
+             [NodeDeclaredFeatures]]"
+        );
+        assert_eq!(
+            gates(&[("GangScheduling", true)]).unwrap_err(),
+            "GangScheduling is enabled, but depends on features that are disabled: [GenericWorkload]"
+        );
+        assert!(gates(&[("AllAlpha", true)]).is_ok());
+        assert!(gates(&[("AllAlpha", true), ("AllBeta", true)]).is_ok());
+        assert_eq!(gates(&[]), Ok(Gates::default()), "the defaults need nothing");
+    }
+
+    #[test]
+    fn every_gate_is_told_to_the_metrics() {
+        let all: Vec<_> = Gates::default().all().collect();
+        assert_eq!(all.len(), 242);
+        assert!(all.contains(&("MultiCIDRServiceAllocator", "", true)));
+        assert!(all.contains(&("KMSv1", "DEPRECATED", false)));
+        assert!(all.contains(&("ComponentFlagz", "BETA", true)));
+    }
+
+    #[test]
+    fn every_locked_gate_that_was_set_is_named() {
+        let why = gates(&[
+            ("MultiCIDRServiceAllocator", false),
+            ("AnyVolumeDataSource", false),
+        ])
+        .unwrap_err();
+        assert_eq!(
+            why,
+            "[cannot set feature gate AnyVolumeDataSource to false, feature is locked to true, \
+             cannot set feature gate MultiCIDRServiceAllocator to false, feature is locked to true]"
         );
     }
 }

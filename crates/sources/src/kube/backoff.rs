@@ -78,7 +78,8 @@ impl Limiter {
         let refilled = tokens.left + now.duration_since(tokens.at).as_secs_f64() * self.qps;
         tokens.at = now;
         tokens.left = refilled.min(self.burst) - 1.0;
-        Duration::from_secs_f64((-tokens.left).max(0.0) / self.qps)
+        // A rate next to nothing asks for more time than there is.
+        Duration::try_from_secs_f64((-tokens.left).max(0.0) / self.qps).unwrap_or(Duration::MAX)
     }
 }
 
@@ -109,6 +110,13 @@ mod tests {
         }
         let took = start.elapsed();
         assert!((0.99..1.1).contains(&took.as_secs_f64()), "{took:?}");
+        let slowest = Limiter::new(1e-30, 1).unwrap();
+        assert_eq!(slowest.take(), Duration::ZERO);
+        assert_eq!(
+            slowest.take(),
+            Duration::MAX,
+            "a rate next to nothing is no crash"
+        );
         assert!(Limiter::new(-1.0, 10).is_none());
         assert_eq!(
             Limiter::new(0.0, 0).map(|limiter| (limiter.qps, limiter.burst)),
