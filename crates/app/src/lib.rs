@@ -12,6 +12,7 @@ pub mod events;
 pub mod gates;
 pub mod logging;
 pub mod metrics;
+pub mod modes;
 pub mod servers;
 pub mod status;
 pub mod sync;

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use ferry_app::config::{
-    ApiClient, DetectLocal, Mode, NodePortAddresses, Settings, Source, configz, decode, to_yaml,
+    ApiClient, DetectLocal, NodePortAddresses, Settings, Source, configz, decode, to_yaml,
     values::GoDuration, written::Config,
 };
 
@@ -482,7 +482,7 @@ fn the_old_userspace_fields_count_in_userspace_mode() {
 #[test]
 fn kubeadms_config_map_works_unchanged() {
     let settings = Settings::from_args(&["--config", "tests/data/kubeadm.conf"]).unwrap();
-    assert_eq!(settings.mode, Mode::Iptables);
+    assert_eq!(settings.mode.name, "iptables");
     assert_eq!(
         settings.source,
         Source::Api(ApiClient {
@@ -501,7 +501,10 @@ fn kubeadms_config_map_works_unchanged() {
         (settings.sync_period.as_secs(), settings.min_sync_period.as_secs()),
         (30, 1)
     );
-    assert_eq!((settings.masquerade_bit, settings.oom_score_adj), (14, -999));
+    assert_eq!(
+        (settings.iptables.masquerade_bit, settings.oom_score_adj),
+        (14, -999)
+    );
     assert_eq!(
         (settings.conntrack.max_per_core, settings.conntrack.min),
         (32768, 131072)
@@ -568,7 +571,7 @@ fn nftables_mode_answers_node_ports_on_primary_addresses() {
     );
     assert_eq!(settings(HEAD).node_port_addresses, NodePortAddresses::All);
     let bits = settings(&format!("{HEAD}mode: nftables\nnftables: {{masqueradeBit: 3}}\n"));
-    assert_eq!(bits.masquerade_bit, 3);
+    assert_eq!(bits.nftables.masquerade_bit, 3);
 }
 
 #[test]

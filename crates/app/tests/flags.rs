@@ -446,7 +446,7 @@ fn flags_that_last_override_the_file() {
     assert_eq!(both.source, config::Source::Manifests("/typed".into()));
     let quiet = Settings::from_args(&[&config, "--traffic-counters=false", "--proxy-mode=ipvs"]).unwrap();
     assert!(!quiet.traffic_counters);
-    assert_eq!(quiet.mode, config::Mode::Nftables);
+    assert_eq!(quiet.mode, ferry_app::modes::Mode::named("nftables").unwrap());
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn backend(flavour: Flavour) -> Iptables {
         flavour: Some(flavour),
         ..Programs::default()
     };
-    Iptables::new(
+    Iptables::open(
         Options {
             programs,
             ..Options::default()

@@ -36,9 +36,29 @@ pub trait Backend: Send {
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// Sets what the first `apply` would set besides its rules, for a process that may do no more.
+    fn prepare(&mut self, _plan: &Plan) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// What mixes with our rules without our seeing it, in words.
+    fn mixed(&mut self) -> Option<String> {
+        None
+    }
+
+    /// Whether another process has taken over: nothing is left to do but to let connections end.
+    fn is_retired(&self) -> bool {
+        false
+    }
+
+    /// Connections that go through this process and would end with it; rules outlive their writer.
+    fn open_connections(&self) -> usize {
+        0
+    }
 }
 
-/// Wakes the loop: something else changed what we wrote, or a backend has work to do.
+/// Wakes the loop: something else changed what we wrote, a backend has work to do, or another process took over.
 pub type Alarm = Arc<dyn Fn() + Send + Sync>;
 
 /// What a successful `apply` did.

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use ferry_backends::userspace::{Config, Ingress, Settings, Userspace};
+use ferry_backends::userspace::{Ingress, Options, Settings, Userspace};
 use ferry_model::Protocol::Tcp;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -80,7 +80,7 @@ fn relay(backend: SocketAddr, handover: &Path) {
 }
 
 fn world(backend: SocketAddr, handover: &Path) -> World {
-    let config = Config {
+    let options = Options {
         ingress: Ingress::Mapped,
         handover: Some(handover.to_owned()),
         relay: Settings {
@@ -90,11 +90,11 @@ fn world(backend: SocketAddr, handover: &Path) -> World {
             dial: vec![Duration::from_secs(1); PATIENCE.as_secs() as usize],
             ..Settings::default()
         },
-        ..Config::default()
+        ..Options::default()
     };
     let mut world = World {
         planner: planner(&["127.0.0.1"], "10.244.0.0/16"),
-        backend: Userspace::start(config).unwrap(),
+        backend: Userspace::open(options, std::sync::Arc::new(|| {})).unwrap(),
     };
     world.set(&service("web", "10.96.0.1", &[("http", Tcp, 80)]).to(&[backend]));
     world

@@ -39,11 +39,11 @@ fn one(mode: &str, services: u32, endpoints: u32, changes: u32) -> Result<Vec<St
     let alarm: ferry_backends::Alarm = Arc::new(|| {});
     let (policy, mut backend): (Policy, Box<dyn Backend>) = match mode {
         "nftables" => {
-            let backend = nftables::Nftables::new(nftables::Options::default(), alarm)?;
+            let backend = nftables::Nftables::open(nftables::Options::default(), alarm)?;
             (Policy::nftables(false), Box::new(backend))
         }
         "iptables" => {
-            let backend = iptables::Iptables::new(iptables::Options::default(), alarm);
+            let backend = iptables::Iptables::open(iptables::Options::default(), alarm);
             (Policy::iptables(false), Box::new(backend))
         }
         _ => bail!("{mode} cannot be timed alone"),

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_backends::iptables::{self, Beside, Iptables};
-use ferry_backends::ipvs::{IpvsBackend, Settings, cleanup, leftovers};
-use ferry_backends::{Applied, Backend};
+use ferry_backends::iptables::{self, Iptables};
+use ferry_backends::ipvs::{Ipvs, Options, cleanup, leftovers, owns_chain};
+use ferry_backends::{Alarm, Applied, Backend};
 use ferry_lab::netns::Namespace;
 use ferry_model::{Family, Planner, Protocol, Service, TrafficPolicy};
 
@@ -36,19 +36,23 @@ pub(crate) const CASES: &[Case] = &[
     ("backend::cleanup_removes_ours_and_nothing_else", clean),
 ];
 
-pub(crate) fn settings() -> Settings {
-    Settings {
+pub(crate) fn options() -> Options {
+    Options {
         repair_every: None,
-        ..Settings::default()
+        ..Options::default()
     }
 }
 
-pub(crate) fn open() -> IpvsBackend {
-    IpvsBackend::open(settings()).unwrap()
+pub(crate) fn silent() -> Alarm {
+    Arc::new(|| {})
+}
+
+pub(crate) fn open() -> Ipvs {
+    Ipvs::open(options(), silent()).unwrap()
 }
 
 /// Both families; what was done in all.
-pub(crate) fn apply(backend: &mut IpvsBackend, planner: &Planner) -> Applied {
+pub(crate) fn apply(backend: &mut Ipvs, planner: &Planner) -> Applied {
     let mut sum = backend.apply(planner.plan(), Family::V4).unwrap();
     let six = backend.apply(planner.plan(), Family::V6).unwrap();
     sum.added += six.added;
@@ -297,11 +301,11 @@ fn inherited() {
 fn repair() {
     on_a_node(|| {
         let planner = full_planner();
-        let settings = Settings {
+        let options = Options {
             repair_every: Some(Duration::ZERO),
-            ..settings()
+            ..options()
         };
-        let mut backend = IpvsBackend::open(settings).unwrap();
+        let mut backend = Ipvs::open(options, silent()).unwrap();
         apply(&mut backend, &planner);
         let before = state();
         assert_eq!(apply(&mut backend, &planner).repaired, []);
@@ -347,11 +351,11 @@ fn missing_scheduler() {
 
 fn no_such_scheduler() {
     on_a_node(|| {
-        let settings = Settings {
+        let options = Options {
             scheduler: "nothing".to_owned(),
-            ..settings()
+            ..options()
         };
-        let error = IpvsBackend::open(settings).unwrap_err().to_string();
+        let error = Ipvs::open(options, silent()).unwrap_err().to_string();
         assert!(
             error.contains("scheduler nothing") && error.contains("`modprobe ip_vs_nothing`"),
             "{error}"
@@ -362,12 +366,12 @@ fn no_such_scheduler() {
 
 fn parameters() {
     on_a_node(|| {
-        let mut settings = Settings {
+        let mut options = Options {
             strict_arp: true,
-            ..settings()
+            ..options()
         };
-        settings.timeouts.udp = Duration::from_secs(77);
-        IpvsBackend::open(settings).unwrap();
+        options.timeouts.udp = Duration::from_secs(77);
+        Ipvs::open(options, silent()).unwrap();
         let got = sh(
             "cd /proc/sys/net/ipv4; cat vs/conntrack vs/expire_nodest_conn vs/expire_quiescent_template \
             ip_forward conf/all/arp_ignore conf/all/arp_announce | tr '\\n' ' '",
@@ -440,7 +444,7 @@ fn switching() {
         let fresh = state();
         cleanup(Path::new("/run/ferry")).unwrap();
 
-        let mut iptables = Iptables::new(iptables::Options::default(), Arc::new(|| {}));
+        let mut iptables = Iptables::open(iptables::Options::default(), silent());
         let mut apply_iptables = || {
             for family in Family::BOTH {
                 iptables.apply(planner.plan(), family).unwrap();
@@ -451,12 +455,12 @@ fn switching() {
         apply(&mut open(), &planner);
         assert_same(&state(), &fresh, "ipvs mode after iptables mode");
         // What the daemon does next, to be sure of both kinds of iptables: it must not take what is ours by now.
-        let mut before = Iptables::new(iptables::Options::default(), Arc::new(|| {}));
-        before.cleanup_beside(Beside::Ipvs).unwrap();
+        let mut before = Iptables::open(iptables::Options::default(), silent());
+        before.cleanup_beside(owns_chain).unwrap();
         assert_same(&state(), &fresh, "ipvs mode beside the removal of iptables mode");
 
         // The other way: the new rules are in force before the old ones go.
-        let mut iptables = Iptables::new(iptables::Options::default(), Arc::new(|| {}));
+        let mut iptables = Iptables::open(iptables::Options::default(), silent());
         for family in Family::BOTH {
             iptables.apply(planner.plan(), family).unwrap();
         }

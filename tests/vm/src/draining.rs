@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use ferry_backends::Backend;
-use ferry_backends::ipvs::IpvsBackend;
+use ferry_backends::ipvs::Ipvs;
 use ferry_lab::netns::Network;
 use ferry_model::{Planner, Protocol, Service};
 
@@ -134,7 +134,7 @@ impl Talk {
 }
 
 /// Applies again and again, as the loop does, until the kernel's servers are as they should be.
-fn until(backend: &mut IpvsBackend, planner: &Planner, what: &str, is_so: impl Fn(&str) -> bool) {
+fn until(backend: &mut Ipvs, planner: &Planner, what: &str, is_so: impl Fn(&str) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         apply(backend, planner);

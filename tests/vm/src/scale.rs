@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use ferry_backends::ipvs::{IpvsBackend, Settings};
+use ferry_backends::ipvs::{Ipvs, Options};
 use ferry_lab::netns::Namespace;
 use ferry_model::{Planner, Protocol, Service};
 
-use crate::backend::{apply, open, settings};
+use crate::backend::{apply, open, options, silent};
 use crate::cases::Case;
 use crate::facts::{endpoints, planner, put, service};
 
@@ -35,7 +35,7 @@ fn add(planner: &mut Planner, range: std::ops::Range<usize>) {
 }
 
 /// The quickest and the median of some changes of an endpoint.
-fn change_time(planner: &mut Planner, backend: &mut IpvsBackend, services: usize) -> (Duration, Duration) {
+fn change_time(planner: &mut Planner, backend: &mut Ipvs, services: usize) -> (Duration, Duration) {
     let mut times: Vec<Duration> = (0..CHANGES)
         .map(|round| {
             let service = nth(round * services / CHANGES);
@@ -77,11 +77,11 @@ fn measure() {
         many.0 < limit,
         "{few:?} with {FEW} services, {many:?} with {MANY}"
     );
-    let often = Settings {
+    let often = Options {
         repair_every: Some(Duration::ZERO),
-        ..settings()
+        ..options()
     };
-    let mut second = IpvsBackend::open(often).unwrap();
+    let mut second = Ipvs::open(often, silent()).unwrap();
     for why in ["as a new process", "because it is time"] {
         let begun = Instant::now();
         let compared = apply(&mut second, &planner);

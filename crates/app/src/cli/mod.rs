@@ -18,7 +18,8 @@ pub use ferry_model::Protocol;
 pub use parse::parse;
 pub(crate) use version::reported as reported_version;
 
-use crate::config::{Mode, Settings};
+use crate::config::Settings;
+use crate::modes::Mode;
 
 /// What the daemon is to do. Everything else was dealt with before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,9 @@ use super::{
     Action, Command, Demo, Origin, Output, Plan, Protocol, Status, Stop, Trace, completions, help, version,
 };
 use crate::config::values::{parse_ip, quote, split_host_port};
-use crate::config::{self, Completed, Error, Level, Mode, Settings};
+use crate::config::{self, Completed, Error, Level, Settings};
 use crate::logging;
+use crate::modes::Mode;
 
 /// Reads a command line, the program's name first, and the configuration that it names.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Stop> {
@@ -326,17 +327,19 @@ fn demo(args: &[String]) -> Result<Command, Stop> {
     let own = &COMMAND_FLAGS;
     let (typed, positional) = command_flags("demo", &[own.mode, own.keep, own.help], args)?;
     no_arguments("demo", &positional)?;
-    let mode = match typed.config.mode.as_str() {
-        "" | "nftables" => Mode::Nftables,
-        "iptables" => Mode::Iptables,
-        "userspace" => Mode::Userspace,
-        other => {
-            let why = format!(
-                "invalid argument {} for \"--mode\" flag: the demo knows nftables, iptables and userspace",
-                quote(other)
-            );
-            return Err(refused("demo", &why, false));
-        }
+    let name = match typed.config.mode.as_str() {
+        "" => "nftables",
+        name => name,
+    };
+    let Some(mode) = Mode::named(name).filter(|mode| mode.demo.is_some()) else {
+        let shown = Mode::ALL.iter().filter(|mode| mode.demo.is_some());
+        let shown: Vec<&str> = shown.map(|mode| mode.name).collect();
+        let why = format!(
+            "invalid argument {} for \"--mode\" flag: the demo shows one of {}",
+            quote(name),
+            shown.join(", ")
+        );
+        return Err(refused("demo", &why, false));
     };
     logging::init(&logging::Logging::default());
     Ok(Command::Demo(Demo {

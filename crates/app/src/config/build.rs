@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::settings::{
-    ApiClient, Conntrack, DetectLocal, Iptables, Ipvs, Mode, Nftables, NodePortAddresses, PortRange,
-    Settings, Source, Userspace,
+    ApiClient, Conntrack, DetectLocal, Iptables, Ipvs, Nftables, NodePortAddresses, PortRange, Settings,
+    Source, Userspace,
 };
 use super::values::{parse_cidr, parse_ip, split_host_port};
 use super::written::{Config, Ferry};
 use super::{Completed, Error, file, validate};
 use crate::cli::flags::{FLAGS, Typed};
 use crate::logging::{Format, Logging, Pattern};
+use crate::modes::Mode;
 
 impl Completed {
     /// How to log, if the `logging` section makes sense.
@@ -44,7 +45,7 @@ impl Completed {
             .into_result()
             .map_err(Error::Validate)?;
         let config = &self.config;
-        let mode = parse_mode(&config.mode)?;
+        let mode = Mode::named(&config.mode).ok_or_else(|| unreachable("mode"))?;
         let flagz = FLAGS.iter().map(|flag| (flag.name, flag.show(&typed)));
         let mut flagz: Vec<_> = flagz.collect();
         flagz.sort();
@@ -62,14 +63,15 @@ impl Completed {
             detect_local: detect_local(config),
             node_port_addresses: node_port_addresses(config),
             masquerade_all: config.masquerade_all,
-            masquerade_bit: masquerade_bit(config, mode)?,
             oom_score_adj: config.oom_score_adj,
             conntrack: conntrack(config),
             iptables: Iptables {
                 localhost_node_ports: config.iptables.localhost_node_ports,
+                masquerade_bit: masquerade_bit(config.iptables.masquerade_bit),
             },
             ipvs: ipvs(config),
             nftables: Nftables {
+                masquerade_bit: masquerade_bit(config.nftables.masquerade_bit),
                 localhost_node_ports: config.ferry.nftables_localhost_node_ports,
             },
             userspace: userspace(&config.ferry),
@@ -94,13 +96,6 @@ fn unreachable(field: &str) -> Error {
 
 fn non_empty(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
-}
-
-fn parse_mode(name: &str) -> Result<Mode, Error> {
-    [Mode::Iptables, Mode::Ipvs, Mode::Nftables, Mode::Userspace]
-        .into_iter()
-        .find(|mode| mode.as_str() == name)
-        .ok_or_else(|| unreachable("mode"))
 }
 
 /// Manifests win: they are asked for by name, a kubeconfig may just be part of a shared file.
@@ -144,12 +139,9 @@ fn node_port_addresses(config: &Config) -> NodePortAddresses {
     }
 }
 
-fn masquerade_bit(config: &Config, mode: Mode) -> Result<u8, Error> {
-    let bit = match mode {
-        Mode::Nftables => config.nftables.masquerade_bit,
-        Mode::Iptables | Mode::Ipvs | Mode::Userspace => config.iptables.masquerade_bit,
-    };
-    u8::try_from(bit).map_err(|_| unreachable("masqueradeBit"))
+/// As in kube-proxy, the bit of a mode that is not in force is not checked; it is not used either.
+fn masquerade_bit(bit: i32) -> u8 {
+    (bit & 31) as u8
 }
 
 fn conntrack(config: &Config) -> Conntrack {

@@ -19,8 +19,8 @@ pub use complete::{Completed, Level, Note, complete};
 pub use file::{DecodeError, Decoded, configz, decode, to_yaml};
 pub use sanity::{NodeFacts, Sanity, sanity};
 pub use settings::{
-    ApiClient, Conntrack, DetectLocal, Iptables, Ipvs, Mode, Nftables, NodePortAddresses, PortRange,
-    Settings, Source, Userspace,
+    ApiClient, Conntrack, DetectLocal, Iptables, Ipvs, Nftables, NodePortAddresses, PortRange, Settings,
+    Source, Userspace,
 };
 
 pub use watch::{ConfigChange, ConfigWatch};

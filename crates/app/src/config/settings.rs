@@ -10,33 +10,7 @@ use ipnet::IpNet;
 use crate::cli::flags::Typed;
 use crate::gates::Gates;
 use crate::logging::Logging;
-
-/// How traffic gets to endpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    Iptables,
-    Ipvs,
-    Nftables,
-    Userspace,
-}
-
-impl Mode {
-    /// The name in flags, in the configuration file and at `/proxyMode`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Iptables => "iptables",
-            Self::Ipvs => "ipvs",
-            Self::Nftables => "nftables",
-            Self::Userspace => "userspace",
-        }
-    }
-}
-
-impl std::fmt::Display for Mode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+use crate::modes::Mode;
 
 /// Where Services, EndpointSlices and Nodes come from.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,10 +65,12 @@ pub struct Conntrack {
     pub udp_stream_timeout: Duration,
 }
 
-/// Settings of iptables mode alone.
+/// Settings of iptables mode; ipvs mode masquerades by the same bit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iptables {
     pub localhost_node_ports: bool,
+    /// 0 to 31.
+    pub masquerade_bit: u8,
 }
 
 /// Settings of ipvs mode alone.
@@ -112,6 +88,8 @@ pub struct Ipvs {
 /// Settings of nftables mode alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nftables {
+    /// 0 to 31.
+    pub masquerade_bit: u8,
     /// Answer node ports on 127.0.0.1 and ::1 (ours; kube-proxy cannot).
     pub localhost_node_ports: bool,
 }
@@ -155,8 +133,6 @@ pub struct Settings {
     pub detect_local: DetectLocal,
     pub node_port_addresses: NodePortAddresses,
     pub masquerade_all: bool,
-    /// 0 to 31; already the one of the mode in force.
-    pub masquerade_bit: u8,
     pub oom_score_adj: i32,
     pub conntrack: Conntrack,
 

@@ -271,7 +271,7 @@ mod tests {
             other => panic!("{other:?}"),
         }
         fs::write(&path, text("nftables")).unwrap();
-        assert_eq!(accepted(&mut watch).mode, crate::config::Mode::Nftables);
+        assert_eq!(accepted(&mut watch).mode.name, "nftables");
     }
 
     #[test]

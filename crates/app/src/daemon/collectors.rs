@@ -11,7 +11,7 @@ use ferry_sources::Mailbox;
 use ferry_sources::kube::{REQUEST_SECONDS, Requests};
 
 use super::source::Following;
-use crate::config::{Mode, Settings};
+use crate::config::Settings;
 use crate::metrics::{Build, Kind, Metrics, Text};
 use crate::sync::Signal;
 
@@ -43,11 +43,9 @@ pub(super) fn register(
         let (requests, host) = (Arc::clone(api.requests()), host_of(api.server()));
         metrics.collect_with(move |text| write_requests(text, &requests, &host));
     }
-    if settings.mode == Mode::Iptables {
-        accounting(metrics);
-    }
+    accounting(metrics, settings.mode.metrics.packets);
     // A relay counts whether anybody asks or not.
-    if settings.traffic_counters || settings.mode == Mode::Userspace {
+    if settings.traffic_counters || settings.mode.relays {
         let signal = Arc::clone(signal);
         metrics.collect_with(move |text| {
             if let Some(traffic) = ask_traffic(&signal) {
@@ -123,19 +121,10 @@ fn write_requests(text: &mut Text, requests: &Requests, host: &str) {
 }
 
 /// Packets that rules with an accounting object have matched; only where the kernel has such objects.
-fn accounting(metrics: &Metrics) {
-    const OBJECTS: [(&str, &str, &str); 2] = [
-        (
-            "ct_state_invalid_dropped_pkts",
-            "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-            "[ALPHA] packets dropped by iptables to work around conntrack problems",
-        ),
-        (
-            "localhost_nps_accepted_pkts",
-            "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
-            "[ALPHA] Number of packets accepted on nodeports of loopback interface",
-        ),
-    ];
+fn accounting(metrics: &Metrics, packets: &'static [(&str, &str, &str)]) {
+    if packets.is_empty() {
+        return;
+    }
     match Nfacct::open() {
         Ok(Some(_)) => {}
         Ok(None) => return,
@@ -144,11 +133,11 @@ fn accounting(metrics: &Metrics) {
             return;
         }
     }
-    metrics.collect_with(|text| {
+    metrics.collect_with(move |text| {
         let Ok(Some(mut nfacct)) = Nfacct::open() else {
             return;
         };
-        for (object, name, help) in OBJECTS {
+        for (object, name, help) in packets {
             match nfacct.get(object) {
                 Ok(Some(count)) => {
                     text.family(name, Kind::Counter, help);

@@ -10,18 +10,18 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use ferry_backends::Backend;
 use ferry_host::process::{self, StandIn};
 use tokio::signal::unix::{SignalKind, signal as listen};
 
-use super::backend::AnyBackend;
-use crate::config::Mode;
+use crate::modes::Mode;
 use crate::sync::{Signal, Stop};
 
 /// How long connections that go through this process may go on after SIGTERM; a pod has 30 s by default.
 const LINGER: Duration = Duration::from_secs(25);
 /// How long they may go on after a successor has taken over: as long as those to a removed endpoint.
 const LINGER_BEHIND_SUCCESSOR: Duration = Duration::from_secs(3600);
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What is left to do.
 #[derive(Debug)]
@@ -88,15 +88,15 @@ impl Interrupts {
     fn wait(&self, limit: Duration, mut done: impl FnMut() -> bool) {
         let deadline = Instant::now() + limit;
         while !done() && Instant::now() < self.bring_forward(deadline) {
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
 /// Lets what goes through this process end by itself, as far as the reason to stop allows.
-pub(super) fn finish(stop: Stop, backend: &AnyBackend, interrupts: &Interrupts) -> Ending {
+pub(super) fn finish(stop: Stop, mode: Mode, backend: &dyn Backend, interrupts: &Interrupts) -> Ending {
     let limit = match stop {
-        Stop::Reconfigure(mode) if backend.relays() => return hand_on(mode, backend, interrupts),
+        Stop::Reconfigure(next) if mode.relays => return hand_on(next, backend, interrupts),
         Stop::Reconfigure(_) => return Ending::Again(None),
         Stop::Failed(_) => return Ending::Over(stop),
         Stop::Signal(_) => LINGER,
@@ -114,7 +114,7 @@ pub(super) fn finish(stop: Stop, backend: &AnyBackend, interrupts: &Interrupts) 
 }
 
 /// Lets another process stand in, by the new configuration, until nothing goes through this one any more.
-fn hand_on(mode: Mode, backend: &AnyBackend, interrupts: &Interrupts) -> Ending {
+fn hand_on(next: Mode, backend: &dyn Backend, interrupts: &Interrupts) -> Ending {
     let mut stand_in = match process::stand_in() {
         Ok(stand_in) => stand_in,
         Err(error) => {
@@ -127,7 +127,7 @@ fn hand_on(mode: Mode, backend: &AnyBackend, interrupts: &Interrupts) -> Ending 
         "Another process stands in until the connections through this one have ended"
     );
     // In another mode there are no sockets to take over.
-    let is_handed_on = || backend.is_retired() || mode != Mode::Userspace;
+    let is_handed_on = || backend.is_retired() || !next.relays;
     interrupts.wait(LINGER_BEHIND_SUCCESSOR, || {
         let quiet = is_handed_on() && backend.open_connections() == 0;
         quiet || stand_in.has_ended() || interrupts.first().is_some()
@@ -150,7 +150,7 @@ fn hand_on(mode: Mode, backend: &AnyBackend, interrupts: &Interrupts) -> Ending 
             None => Ending::Over(Stop::Succeeded),
         };
     }
-    if mode != Mode::Userspace {
+    if !next.relays {
         // What it wrote stays in force.
         stand_in.terminate();
         interrupts.wait(LINGER, || stand_in.has_ended());
@@ -162,7 +162,7 @@ fn hand_on(mode: Mode, backend: &AnyBackend, interrupts: &Interrupts) -> Ending 
 fn end_both(
     name: &'static str,
     mut stand_in: StandIn,
-    backend: &AnyBackend,
+    backend: &dyn Backend,
     interrupts: &Interrupts,
 ) -> Ending {
     stand_in.terminate();
@@ -171,7 +171,7 @@ fn end_both(
     Ending::Over(Stop::Signal(name))
 }
 
-fn tell_what_is_left(backend: &AnyBackend) {
+fn tell_what_is_left(backend: &dyn Backend) {
     let left = backend.open_connections();
     if left > 0 {
         tracing::warn!(connections = left, "Ending with connections still open");

@@ -20,9 +20,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Beside IPVS, which removes the tracked flows of a real server with the server. It does so when answers on their way
-    /// have arrived; a flow that goes earlier takes its masquerading with it, and the answer is lost.
-    pub(super) fn beside_ipvs() -> Self {
+    /// Leaves flows to endpoints that are gone to the kernel.
+    pub(super) fn without_endpoints() -> Self {
         Self {
             socket: None,
             endpoints_are_cared_for: true,

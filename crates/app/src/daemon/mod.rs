@@ -4,7 +4,6 @@
 //! for whatever reason, leaves the data plane in place.
 
 mod addresses;
-mod backend;
 mod collectors;
 mod ending;
 mod flows;
@@ -27,15 +26,16 @@ use anyhow::{Context, bail};
 use ferry_host::process;
 
 use crate::cli::Action;
-use crate::config::{Mode, Settings};
+use crate::config::Settings;
 use crate::sync::Stop;
 use ending::Ending;
 
 /// Does what the settings and the action ask; returns only when done or when it cannot go on.
 pub fn run(settings: Settings, action: Action) -> anyhow::Result<()> {
-    let what_stays = match settings.mode {
-        Mode::Userspace => "rules and addresses stay in place, but nothing is relayed",
-        Mode::Iptables | Mode::Ipvs | Mode::Nftables => "rules stay in place",
+    let what_stays = if settings.mode.relays {
+        "rules and addresses stay in place, but nothing is relayed"
+    } else {
+        "rules stay in place"
     };
     match action {
         Action::Cleanup => cleanup(&settings),
@@ -59,12 +59,12 @@ fn cleanup(settings: &Settings) -> anyhow::Result<()> {
     if !process::may_administer_network() {
         bail!("removing rules takes the capability CAP_NET_ADMIN; try as root");
     }
-    let failures = backend::cleanup_all(settings);
+    let failures = takeover::clean_up_everything(settings);
     for failure in &failures {
         tracing::error!(err = failure, "Encountered error while tearing down rules");
     }
-    match failures.is_empty() {
-        true => Ok(()),
-        false => bail!("encountered an error while tearing down rules"),
+    if !failures.is_empty() {
+        bail!("encountered an error while tearing down rules");
     }
+    Ok(())
 }

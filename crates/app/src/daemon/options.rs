@@ -1,15 +1,11 @@
 //! From settings to what the plan depends on.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use ferry_model::{DetectLocal, NodePortAddress, PlanOptions, Policy};
+use ferry_model::{DetectLocal, NodePortAddress, PlanOptions};
 
-use crate::config::{self, Mode, NodePortAddresses, Settings};
+use crate::config::{self, NodePortAddresses, Settings};
 use crate::sync::Rhythm;
-
-/// How long a mode that notices changes by itself goes without a full look.
-const HOURLY: Duration = Duration::from_secs(3600);
 
 /// What the plan depends on beside the facts.
 pub(crate) fn plan_options(settings: &Settings, node_name: Arc<str>) -> PlanOptions {
@@ -28,7 +24,7 @@ pub(crate) fn plan_options(settings: &Settings, node_name: Arc<str>) -> PlanOpti
     };
     PlanOptions {
         node_name,
-        policy: policy(settings),
+        policy: (settings.mode.policy)(settings),
         masquerade_all: settings.masquerade_all,
         detect_local,
         node_port_addresses,
@@ -37,21 +33,9 @@ pub(crate) fn plan_options(settings: &Settings, node_name: Arc<str>) -> PlanOpti
     }
 }
 
-fn policy(settings: &Settings) -> Policy {
-    match settings.mode {
-        Mode::Iptables => Policy::iptables(settings.iptables.localhost_node_ports),
-        Mode::Ipvs => Policy::ipvs(),
-        Mode::Nftables => Policy::nftables(settings.nftables.localhost_node_ports),
-        Mode::Userspace => Policy::userspace(),
-    }
-}
-
 /// How often to sync.
 pub(crate) fn rhythm(settings: &Settings) -> Rhythm {
-    let period = match settings.mode {
-        Mode::Ipvs => settings.sync_period,
-        Mode::Iptables | Mode::Nftables | Mode::Userspace => HOURLY,
-    };
+    let period = (settings.mode.full_sync_period)(settings);
     Rhythm {
         min: settings.min_sync_period,
         retry: settings.sync_period,

@@ -6,8 +6,6 @@ use std::path::PathBuf;
 use anyhow::bail;
 use ferry_model::Family;
 
-use crate::config::Mode;
-
 /// The families to serve. Both where both work, whatever the node's or the cluster's addresses are.
 pub(super) fn families(
     primary: Family,
@@ -79,28 +77,6 @@ impl Kernel {
                 Err("IPv6 is switched off; to use it: sysctl -w net.ipv6.conf.all.disable_ipv6=0".into())
             }
             _ => Ok(()),
-        }
-    }
-}
-
-/// Whether the programs that a mode runs are there for a family.
-pub(super) fn tools(mode: Mode, family: Family) -> Result<(), String> {
-    use ferry_host::iptables::{Ip, Iptables};
-    match mode {
-        Mode::Nftables | Mode::Userspace => Ok(()),
-        Mode::Iptables | Mode::Ipvs => {
-            let ip = match family {
-                Family::V4 => Ip::V4,
-                Family::V6 => Ip::V6,
-            };
-            let tool = Iptables::detect(ip, Default::default()).map_err(|error| error.to_string())?;
-            match tool.present() {
-                true => Ok(()),
-                false => Err(format!(
-                    "{} can't list the chain POSTROUTING of table nat; is its kernel module loaded?",
-                    ip.program()
-                )),
-            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::Context;
-use ferry_backends::Alarm;
+use ferry_backends::{Alarm, Backend};
 use ferry_host::modules::Modules;
 use ferry_host::process;
 use ferry_host::sysctl::Sysctls;
@@ -13,14 +13,14 @@ use ferry_model::{Event as Fact, Family, Node, Planner};
 use ferry_sources::{Kind, Mailbox};
 use tokio::runtime::Runtime;
 
-use super::backend::AnyBackend;
 use super::ending::{self, Ending, Interrupts};
 use super::servers::{OnFailure, Which, keep_open};
 use super::source::{self, Following};
 use super::{addresses, collectors, flows, node, options, platform, reload, takeover, tuning};
-use crate::config::{Mode, NodeFacts, Settings, sanity};
+use crate::config::{NodeFacts, Settings, sanity};
 use crate::events::Event;
 use crate::metrics::Metrics;
+use crate::modes::{Conntrack, Mode};
 use crate::servers::health::{self, Health};
 use crate::servers::metrics::{self, Exposed};
 use crate::servers::service_health::ServiceHealth;
@@ -45,26 +45,14 @@ pub(super) fn prepare_only(settings: Settings) -> anyhow::Result<()> {
     let Ok(prepared) = prepare(settings)? else {
         return Ok(());
     };
-    open_backend(&prepared)?;
-    allow_localhost_node_ports(&prepared)?;
-    takeover::clean_up_other_modes(&prepared.settings);
-    tracing::info!("System initialized and --init-only specified");
-    Ok(())
-}
-
-/// What iptables mode sets with its first sync, where node ports answer on loopback addresses.
-fn allow_localhost_node_ports(prepared: &Prepared) -> anyhow::Result<()> {
-    if prepared.settings.mode != Mode::Iptables {
-        return Ok(());
-    }
     let mut planner = Planner::new(options::plan_options(
         &prepared.settings,
         Arc::clone(&prepared.name),
     ));
     planner.update([Fact::Node(prepared.mailbox.node().node)]);
-    if planner.plan().node().family(Family::V4).localhost_node_ports {
-        Sysctls::default().ensure("net/ipv4/conf/all/route_localnet", 1)?;
-    }
+    open_backend(&prepared)?.prepare(planner.plan())?;
+    takeover::clean_up_other_modes(&prepared.settings);
+    tracing::info!("System initialized and --init-only specified");
     Ok(())
 }
 
@@ -123,13 +111,14 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Ending> {
     reload::watch(&settings, &name, &metrics, &recorder, &signal)?;
     addresses::watch(Arc::clone(&signal))?;
     recorder.record(Event::starting(&name));
-    if settings.mode == Mode::Ipvs {
-        recorder.record(Event::ipvs_deprecation(&name));
+    if let Some(announcement) = settings.mode.announcement {
+        recorder.record(announcement(&name));
     }
     if let Some(mixed) = backend.mixed() {
         recorder.record(Event::mixed_iptables(&name, mixed));
     }
-    let sweeper = sweeper(settings.mode, &metrics)?;
+    let mode = settings.mode;
+    let sweeper = sweeper(mode, &metrics)?;
     let parts = Parts {
         mailbox,
         signal,
@@ -149,22 +138,21 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Ending> {
     drop(following);
     // A successor wants the ports of our servers.
     runtime.shutdown_background();
-    Ok(ending::finish(stop, &backend, &interrupts))
+    Ok(ending::finish(stop, mode, &*backend, &interrupts))
 }
 
-fn open_backend(prepared: &Prepared) -> anyhow::Result<AnyBackend> {
-    let (waking, ending) = (Arc::clone(&prepared.signal), Arc::clone(&prepared.signal));
-    let alarm: Alarm = Arc::new(move || waking.alarm());
-    let retired: Alarm = Arc::new(move || ending.stop(Stop::Succeeded));
-    AnyBackend::open(&prepared.settings, &alarm, &retired).context("unable to create proxier")
+fn open_backend(prepared: &Prepared) -> anyhow::Result<Box<dyn Backend>> {
+    let signal = Arc::clone(&prepared.signal);
+    let alarm: Alarm = Arc::new(move || signal.alarm());
+    (prepared.settings.mode.open)(&prepared.settings, alarm).context("unable to create proxier")
 }
 
-/// Who removes stale flows; a relay has none.
+/// Who removes stale flows, where there can be any.
 fn sweeper(mode: Mode, metrics: &Arc<Metrics>) -> anyhow::Result<Option<Sweeper>> {
-    let table = match mode {
-        Mode::Userspace => return Ok(None),
-        Mode::Ipvs => flows::Table::beside_ipvs(),
-        Mode::Iptables | Mode::Nftables => flows::Table::default(),
+    let table = match mode.conntrack {
+        Conntrack::Untouched => return Ok(None),
+        Conntrack::SweptButEndpoints => flows::Table::without_endpoints(),
+        Conntrack::Swept => flows::Table::default(),
     };
     Ok(Some(Sweeper::start(table, Arc::clone(metrics))?))
 }
@@ -280,8 +268,7 @@ fn prepare(settings: Settings) -> anyhow::Result<Result<Prepared, Stop>> {
 }
 
 fn tune(settings: &Settings) -> anyhow::Result<()> {
-    // Relaying in user space tracks nothing, and must work where nothing may be set.
-    if settings.mode == Mode::Userspace {
+    if settings.mode.conntrack == Conntrack::Untouched {
         return Ok(());
     }
     // The parameters are there once the module is; nothing may have used it yet on a node that has just booted.
@@ -294,8 +281,11 @@ fn tune(settings: &Settings) -> anyhow::Result<()> {
 
 fn check_platform(settings: &Settings, node: Option<&Node>) -> anyhow::Result<BTreeSet<Family>> {
     let identity = node::identity(settings, node);
-    let tools = |family| platform::tools(settings.mode, family);
-    let families = platform::families(identity.primary, tools, &platform::Kernel::default())?;
+    let families = platform::families(
+        identity.primary,
+        settings.mode.supports,
+        &platform::Kernel::default(),
+    )?;
     let pod_cidrs = node.map(|node| node.pod_cidrs.as_slice()).unwrap_or_default();
     let facts = NodeFacts {
         primary: identity.primary,

@@ -1,22 +1,20 @@
-//! What other modes have left, removed once our own rules are in force: between the two there is no gap in service.
+//! What modes have left, removed: that of others once our own rules are in force, so that between the two there is no
+//! gap in service, or everything.
 
-use crate::config::{Mode, Settings};
+use ferry_backends::ErrorKind;
 
-use super::backend;
+use crate::config::Settings;
+use crate::modes::{Mode, OwnsChain};
 
-/// Removes the leftovers of the modes that cannot share the node with ours. A failure is only logged.
+/// Removes the leftovers of the other modes. A failure is only logged.
 pub(super) fn clean_up_other_modes(settings: &Settings) {
     if !ferry_host::process::may_administer_network() {
         return;
     }
-    for mode in rivals(settings.mode) {
-        match backend::cleanup_leftovers(*mode, settings) {
-            Ok(()) => tracing::debug!(mode = mode.as_str(), "Removed what another mode may have left"),
-            Err(error) => tracing::warn!(
-                mode = mode.as_str(),
-                err = error,
-                "Can't remove another mode's rules"
-            ),
+    for mode in settings.mode.others() {
+        match clean_up(mode, settings, settings.mode.owns_chain) {
+            Ok(()) => tracing::debug!(mode = mode.name, "Removed what another mode may have left"),
+            Err(error) => tracing::warn!(mode = mode.name, err = error, "Can't remove another mode's rules"),
         }
     }
 }
@@ -31,12 +29,20 @@ pub(super) fn clean_up_aside(settings: Settings) {
     }
 }
 
-/// The modes whose rules would act beside ours.
-fn rivals(mode: Mode) -> &'static [Mode] {
-    match mode {
-        Mode::Nftables => &[Mode::Userspace, Mode::Ipvs, Mode::Iptables],
-        Mode::Iptables => &[Mode::Userspace, Mode::Ipvs, Mode::Nftables],
-        Mode::Ipvs => &[Mode::Userspace, Mode::Iptables, Mode::Nftables],
-        Mode::Userspace => &[Mode::Ipvs, Mode::Iptables, Mode::Nftables],
+/// Removes what every mode may have left; tells what failed.
+pub(super) fn clean_up_everything(settings: &Settings) -> Vec<String> {
+    let removed = |mode: &Mode| clean_up(*mode, settings, |_, _| false).err();
+    Mode::ALL.iter().filter_map(removed).collect()
+}
+
+/// A kernel that cannot do the mode has nothing of it.
+fn clean_up(mode: Mode, settings: &Settings, keep: OwnsChain) -> Result<(), String> {
+    match (mode.clean_up)(settings, keep) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind == ErrorKind::Unsupported => {
+            tracing::debug!(mode = mode.name, err = %error, "Nothing to clean up");
+            Ok(())
+        }
+        Err(error) => Err(format!("{mode}: {error}")),
     }
 }

@@ -5,12 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use ferry_host::nftables;
 
 use super::network::Network;
 use super::proxy::{Proxy, Workplace};
 use super::requests::{Answers, Stream, ask_times, ask_until};
-use crate::config::Mode;
+use crate::modes::Mode;
 
 const SERVICE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 96, 0, 10)), 80);
 const NODE_PORT: SocketAddr = SocketAddr::new(
@@ -110,18 +109,16 @@ impl Stage {
     }
 
     fn sabotage(&mut self, stream: &Stream) -> Result<()> {
-        if self.mode != Mode::Nftables {
+        let mode = self.mode;
+        let Some(sabotage) = mode.demo.as_ref().and_then(|demo| demo.sabotage.as_ref()) else {
             return Ok(());
-        }
-        title("Someone deletes the proxy's table");
+        };
+        title(sabotage.title);
         self.count(&stream.take());
-        let deleted = self.network.node.run(|| {
-            nftables::Client::open()?.delete_table(nftables::Family::Ip, ferry_backends::nftables::TABLE)
-        })??;
-        ensure!(deleted, "there was no table to delete");
+        self.network.node.run(sabotage.run)??;
         let healed = ask_until(&self.network.client, SERVICE, SOON, |answer| answer.is_ok())?;
         let Some(time) = healed else {
-            bail!("the table was not repaired within {SOON:?}")
+            bail!("it was not repaired within {SOON:?}")
         };
         println!("  repaired; a request came through {time:.0?} later");
         // A request that met the node without rules is the saboteur's doing; go on when requests flow again.
@@ -133,7 +130,7 @@ impl Stage {
     fn restart(&mut self, stream: &Stream) -> Result<()> {
         title("The proxy restarts");
         let start = |stage: &Self| Proxy::start(stage.mode.as_str(), &stage.workplace, &stage.network.node);
-        if self.mode == Mode::Userspace {
+        if self.mode.relays {
             // Traffic goes through the process: its successor starts first and takes the sockets over.
             let successor = start(self)?;
             let mut predecessor = std::mem::replace(&mut self.proxy, successor);

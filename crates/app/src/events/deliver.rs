@@ -135,9 +135,9 @@ fn request(delivery: &Delivery) -> http::Result<Request<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Mode;
     use crate::events::{Event, Recorder};
     use crate::metrics::{Build, Metrics};
+    use crate::modes::Mode;
     use std::sync::{Arc, Mutex};
 
     /// Answers from a script, then `Yes`; remembers the requests.
@@ -170,7 +170,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_unreachable_server_is_tried_again_and_a_rejection_is_not() {
-        let metrics = Arc::new(Metrics::new(Mode::Nftables, Build::default()));
+        let metrics = Arc::new(Metrics::new(Mode::named("nftables").unwrap(), Build::default()));
         let script = Script::default();
         let answers = [
             Delivered::Rejected("no".into()),
@@ -193,7 +193,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_stays_away_is_given_up_after_twelve_tries() {
-        let metrics = Arc::new(Metrics::new(Mode::Nftables, Build::default()));
+        let metrics = Arc::new(Metrics::new(Mode::named("nftables").unwrap(), Build::default()));
         let script = Script::default();
         *script.answers.lock().unwrap() = vec![Delivered::Unreachable("down".into()); 100];
         let recorder = recorder(script.clone(), &metrics, Duration::from_millis(1));
@@ -205,7 +205,7 @@ mod tests {
 
     #[tokio::test]
     async fn flushing_does_not_wait_for_ever() {
-        let metrics = Arc::new(Metrics::new(Mode::Nftables, Build::default()));
+        let metrics = Arc::new(Metrics::new(Mode::named("nftables").unwrap(), Build::default()));
         let script = Script::default();
         *script.answers.lock().unwrap() = vec![Delivered::Unreachable("down".into()); 100];
         let recorder = recorder(script, &metrics, Duration::from_secs(60));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Counters, Family, Gauges, Histograms};
-use crate::config::Mode;
+use crate::modes::Mode;
 
 const FAMILY: &[&str] = &["ip_family"];
 
@@ -24,7 +24,7 @@ impl Shelf {
 
 /// Declares the struct, its constructor and, for tests, a way to touch every family.
 macro_rules! catalogue {
-    (|$mode:ident| $( $(#[$doc:meta])* $field:ident: $kind:ident $(if $shown:expr)?,
+    (|$mode:ident| $( $(#[$doc:meta])* $field:ident: $kind:ident,
         $name:expr, $help:expr, $labels:expr $(, $bounds:expr)?; )*) => {
         /// Every counter, gauge and histogram by the name that the code has for it.
         #[derive(Debug)]
@@ -34,8 +34,7 @@ macro_rules! catalogue {
             pub(super) fn new($mode: Mode) -> (Self, Vec<Arc<dyn Family>>) {
                 let mut shelf = Shelf::default();
                 let catalogue = Self { $( $field: {
-                    let shown = true $( && $shown )?;
-                    shelf.put(shown, $kind::new($name, $help, $labels $(, $bounds)?))
+                    shelf.put($mode.shows($name), $kind::new($name, $help, $labels $(, $bounds)?))
                 }, )* };
                 (catalogue, shelf.0)
             }
@@ -61,11 +60,11 @@ catalogue! { |mode|
         "kubeproxy_sync_proxy_rules_duration_seconds", "SyncProxyRules latency in seconds",
         FAMILY, exponential_from(0.001, 15);
     /// Syncs that looked at everything.
-    full_sync_duration: Histograms if mode != Mode::Ipvs,
+    full_sync_duration: Histograms,
         "kubeproxy_sync_full_proxy_rules_duration_seconds",
         "SyncProxyRules latency in seconds for full resyncs", FAMILY, exponential_from(0.001, 15);
     /// Syncs that looked at what had changed.
-    partial_sync_duration: Histograms if mode != Mode::Ipvs,
+    partial_sync_duration: Histograms,
         "kubeproxy_sync_partial_proxy_rules_duration_seconds",
         "SyncProxyRules latency in seconds for partial resyncs", FAMILY, exponential_from(0.001, 15);
     /// When everything known was last in force.
@@ -100,21 +99,21 @@ catalogue! { |mode|
 
     /// Syncs whose writing failed, under the mode's own name.
     sync_failures: Counters,
-        failures(mode).0, failures(mode).1, FAMILY;
+        mode.metrics.sync_failures.0, mode.metrics.sync_failures.1, FAMILY;
     /// Syncs of a part that failed (iptables).
-    partial_restore_failures: Counters if mode == Mode::Iptables,
+    partial_restore_failures: Counters,
         "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
         "Cumulative proxy iptables partial restore failures", FAMILY;
     /// Stale objects that could not be removed (nftables).
-    cleanup_failures: Counters if mode == Mode::Nftables,
+    cleanup_failures: Counters,
         "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
         "Cumulative proxy nftables cleanup failures", FAMILY;
     /// Rules owned (iptables).
-    rules: Gauges if mode == Mode::Iptables,
+    rules: Gauges,
         "kubeproxy_sync_proxy_rules_iptables_total",
         "Total number of iptables rules owned by kube-proxy", &["table", "ip_family"];
     /// Rules written last (iptables).
-    rules_last: Gauges if mode == Mode::Iptables,
+    rules_last: Gauges,
         "kubeproxy_sync_proxy_rules_iptables_last",
         "Number of iptables rules written by kube-proxy in last sync", &["table", "ip_family"];
 
@@ -161,24 +160,6 @@ catalogue! { |mode|
     /// Events that could not be delivered.
     events_lost: Counters,
         "ferry_events_lost_total", "Events that could not be delivered to the API server", &[];
-}
-
-/// Name and help of the count of failed syncs, which kube-proxy calls differently in each mode.
-fn failures(mode: Mode) -> (&'static str, &'static str) {
-    match mode {
-        Mode::Iptables | Mode::Ipvs => (
-            "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
-            "Cumulative proxy iptables restore failures",
-        ),
-        Mode::Nftables => (
-            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-            "Cumulative proxy nftables sync failures",
-        ),
-        Mode::Userspace => (
-            "ferry_sync_failures_total",
-            "Cumulative proxy userspace sync failures",
-        ),
-    }
 }
 
 /// `count` bounds, each twice the one before.

@@ -18,7 +18,7 @@ pub use vector::{Counters, Family, Gauges, Histograms};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::config::Mode;
+use crate::modes::Mode;
 
 /// Every metric of the daemon; counts are reached through the [`Catalogue`] that this derefs to.
 #[derive(Debug)]
@@ -200,11 +200,14 @@ mod tests {
         ];
         let cases: [(Mode, Vec<Declared>); 3] = [
             (
-                Mode::Iptables,
+                Mode::named("iptables").unwrap(),
                 vec![SHARED, FULL_AND_PARTIAL, &restore, &iptables],
             ),
-            (Mode::Ipvs, vec![SHARED, &restore]),
-            (Mode::Nftables, vec![SHARED, FULL_AND_PARTIAL, &nftables]),
+            (Mode::named("ipvs").unwrap(), vec![SHARED, &restore]),
+            (
+                Mode::named("nftables").unwrap(),
+                vec![SHARED, FULL_AND_PARTIAL, &nftables],
+            ),
         ];
         for (mode, expected) in cases {
             let mut expected: Vec<(String, String)> = expected
@@ -221,7 +224,7 @@ mod tests {
 
     #[test]
     fn buckets_are_upstreams() {
-        let metrics = Metrics::new(Mode::Nftables, Build::default());
+        let metrics = Metrics::new(Mode::named("nftables").unwrap(), Build::default());
         metrics.touch_all();
         let text = metrics.text();
         let bounds = |name: &str| -> Vec<String> {
@@ -250,7 +253,7 @@ mod tests {
 
     #[test]
     fn process_and_build_are_told() {
-        let text = Metrics::new(Mode::Nftables, Build::default()).text();
+        let text = Metrics::new(Mode::named("nftables").unwrap(), Build::default()).text();
         for name in [
             "process_resident_memory_bytes",
             "process_start_time_seconds",
@@ -263,7 +266,7 @@ mod tests {
 
     #[test]
     fn every_sample_belongs_to_the_family_declared_before_it() {
-        let metrics = Metrics::new(Mode::Iptables, Build::default());
+        let metrics = Metrics::new(Mode::named("iptables").unwrap(), Build::default());
         metrics.touch_all();
         let mut family = String::new();
         let mut seen = std::collections::BTreeSet::new();

@@ -13,8 +13,8 @@ use tokio::runtime::Handle;
 use super::component::{Component, Rendered};
 use super::listen::{self, ListenError, Wildcard};
 use super::serve::{JSON, Reply, Server, TEXT, not_found, reply};
-use crate::config::Mode;
 use crate::metrics::Metrics;
+use crate::modes::Mode;
 
 /// What the server shows beside the metrics.
 pub struct Exposed {

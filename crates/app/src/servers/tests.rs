@@ -12,9 +12,9 @@ use super::health::{self, Health};
 use super::metrics::{self, Exposed};
 use super::service_health::{ServiceHealth, Wanted};
 use crate::clock::Now;
-use crate::config::Mode;
 use crate::events::Recorder;
 use crate::metrics::{Build, Metrics};
+use crate::modes::Mode;
 
 struct Answer {
     status: u16,
@@ -83,7 +83,7 @@ fn later(now: Now, seconds: u64) -> Now {
 fn health_answers_with_upstreams_bodies() {
     let runtime = runtime();
     let health = Arc::new(Health::new(Duration::from_secs(60)));
-    let metrics = metrics_of(Mode::Nftables);
+    let metrics = metrics_of(Mode::named("nftables").unwrap());
     let eligible = Arc::new(AtomicBool::new(false));
     let server = health::start(
         anywhere(),
@@ -208,7 +208,7 @@ fn only_a_change_that_waits_makes_a_family_stale() {
 fn exposed(metrics: &Arc<Metrics>, profiling: bool, verbosity: &Arc<Mutex<u32>>) -> Arc<Exposed> {
     let verbosity = Arc::clone(verbosity);
     Arc::new(Exposed {
-        mode: Mode::Nftables,
+        mode: Mode::named("nftables").unwrap(),
         metrics: Arc::clone(metrics),
         configz: "{\"kubeproxy.config.k8s.io\":{}}".into(),
         flags: vec![("v", "2".into())],
@@ -223,7 +223,7 @@ fn exposed(metrics: &Arc<Metrics>, profiling: bool, verbosity: &Arc<Mutex<u32>>)
 #[test]
 fn the_metrics_server_has_upstreams_pages() {
     let runtime = runtime();
-    let metrics = metrics_of(Mode::Nftables);
+    let metrics = metrics_of(Mode::named("nftables").unwrap());
     let verbosity = Arc::default();
     let server = metrics::start(anywhere(), exposed(&metrics, false, &verbosity), runtime.handle()).unwrap();
     let at = server.address();
@@ -304,7 +304,7 @@ fn the_metrics_server_has_upstreams_pages() {
 #[test]
 fn with_profiling_the_verbosity_can_be_set() {
     let runtime = runtime();
-    let metrics = metrics_of(Mode::Nftables);
+    let metrics = metrics_of(Mode::named("nftables").unwrap());
     let verbosity: Arc<Mutex<u32>> = Arc::default();
     let server = metrics::start(anywhere(), exposed(&metrics, true, &verbosity), runtime.handle()).unwrap();
     let at = server.address();
@@ -340,7 +340,7 @@ fn free_port() -> u16 {
 }
 
 fn service_health(runtime: &tokio::runtime::Runtime, health: &Arc<Health>) -> ServiceHealth {
-    let recorder = Recorder::log_only(metrics_of(Mode::Nftables));
+    let recorder = Recorder::log_only(metrics_of(Mode::named("nftables").unwrap()));
     ServiceHealth::new(
         runtime.handle().clone(),
         Arc::clone(health),
@@ -482,7 +482,7 @@ fn a_silent_client_holds_nobody_up() {
         anywhere(),
         health,
         || true,
-        metrics_of(Mode::Nftables),
+        metrics_of(Mode::named("nftables").unwrap()),
         runtime.handle(),
     )
     .unwrap();

@@ -7,7 +7,7 @@ use ferry_model::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::config::Mode;
+use crate::modes::Mode;
 
 /// Everything that is decided.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

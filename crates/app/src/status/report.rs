@@ -112,7 +112,7 @@ pub struct StatusRow {
 /// What stays the same for the life of the daemon.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
-    pub(super) mode: crate::config::Mode,
+    pub(super) mode: crate::modes::Mode,
     pub(super) node: String,
     pub(super) source: String,
     pub(super) started: SystemTime,

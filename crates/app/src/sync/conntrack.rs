@@ -189,8 +189,8 @@ fn do_work(flows: &mut impl Flows, family: Family, work: &Work, metrics: &Metric
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Mode;
     use crate::metrics::Build;
+    use crate::modes::Mode;
     use ferry_model::{FrontendKey, Planner, Protocol, Which};
     use std::sync::mpsc;
 
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_arrives_meanwhile_is_done_at_once_afterwards_and_failures_are_counted() {
-        let metrics = Arc::new(Metrics::new(Mode::Nftables, Build::default()));
+        let metrics = Arc::new(Metrics::new(Mode::named("nftables").unwrap(), Build::default()));
         let (calls, called) = mpsc::channel();
         let (answer, go) = mpsc::channel();
         let sweeper = Sweeper::start(Recorder { calls, go }, Arc::clone(&metrics)).unwrap();

@@ -34,7 +34,7 @@ use crate::servers::service_health::ServiceHealth;
 use pending::Pending;
 
 /// What the loop works with.
-pub struct Parts<B> {
+pub struct Parts {
     /// Where objects come from.
     pub mailbox: Arc<Mailbox>,
     /// Where everything else comes from.
@@ -42,7 +42,7 @@ pub struct Parts<B> {
     /// The facts and the plan.
     pub planner: Planner,
     /// The kernel.
-    pub backend: B,
+    pub backend: Box<dyn Backend>,
     /// The families to serve.
     pub families: BTreeSet<Family>,
     /// How often.
@@ -63,7 +63,7 @@ pub struct Parts<B> {
     pub after_first_sync: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl<B> std::fmt::Debug for Parts<B> {
+impl std::fmt::Debug for Parts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Parts")
             .field("families", &self.families)
@@ -73,8 +73,8 @@ impl<B> std::fmt::Debug for Parts<B> {
 
 /// The loop.
 #[derive(Debug)]
-pub struct Loop<B> {
-    parts: Parts<B>,
+pub struct Loop {
+    parts: Parts,
     pacers: PerFamily<Pacer>,
     listed: bool,
     /// What each family has not brought into force yet.
@@ -85,9 +85,9 @@ pub struct Loop<B> {
 
 /// Many bad objects at once are in the log and in the status; events for all would only bury each other.
 const MAX_SKIPPED_EVENTS: usize = 20;
-impl<B: Backend> Loop<B> {
+impl Loop {
     /// Ready to [`Loop::run`].
-    pub fn new(parts: Parts<B>) -> Self {
+    pub fn new(parts: Parts) -> Self {
         let now = Instant::now();
         let pacers = PerFamily::from_fn(|_| Pacer::new(parts.rhythm, now));
         Self {
@@ -100,7 +100,7 @@ impl<B: Backend> Loop<B> {
     }
 
     /// Works until told to stop; leaves the data plane as it is and gives the backend back.
-    pub fn run(mut self) -> (Stop, B) {
+    pub fn run(mut self) -> (Stop, Box<dyn Backend>) {
         for family in self.families() {
             self.parts.health.started(family, Now::read());
             self.parts.board.change_family(family, |_| {});
@@ -112,8 +112,11 @@ impl<B: Backend> Loop<B> {
             if let Some(stop) = raised.stop {
                 return (stop, self.parts.backend);
             }
+            if raised.alarm && self.parts.backend.is_retired() {
+                return (Stop::Succeeded, self.parts.backend);
+            }
             for question in raised.questions {
-                question(&self.parts.planner, &mut self.parts.backend);
+                question(&self.parts.planner, &mut *self.parts.backend);
             }
             if let Some(host) = raised.host {
                 self.plan(Mail {

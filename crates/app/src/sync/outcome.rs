@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ferry_backends::{Applied, Backend, Error, ErrorKind};
+use ferry_backends::{Applied, Error, ErrorKind};
 use ferry_model::Family;
 
 use super::{Loop, Parts};
@@ -10,7 +10,7 @@ use crate::clock::{Now, unix_seconds};
 use crate::events::Event;
 use crate::servers::service_health::Wanted;
 
-impl<B: Backend> Loop<B> {
+impl Loop {
     pub(super) fn succeeded(&mut self, family: Family, applied: Applied, took: Duration) {
         let start = Instant::now();
         let now = Now::read();

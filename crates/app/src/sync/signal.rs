@@ -9,7 +9,7 @@ use ferry_backends::Backend;
 use ferry_model::{Host, Planner};
 use ferry_sources::Mailbox;
 
-use crate::config::Mode;
+use crate::modes::Mode;
 
 /// Why the loop ends.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,9 +15,9 @@ use ferry_model::{
 use ferry_sources::{Change, Kind, Mailbox, ObjectId};
 
 use super::{Board, Flows, Loop, Parts, Rhythm, Signal, Stop, Sweeper};
-use crate::config::Mode;
 use crate::events::Recorder;
 use crate::metrics::{Build, Counters, Metrics};
+use crate::modes::Mode;
 use crate::servers::health::Health;
 use crate::servers::service_health::ServiceHealth;
 
@@ -37,6 +37,7 @@ struct Recording {
     repaired: Arc<Mutex<Vec<Repair>>>,
     /// Whether the next call has its change refused and repaired by looking at everything.
     refused_change: Arc<Mutex<bool>>,
+    retired: Arc<Mutex<bool>>,
     due: Arc<Mutex<Option<Duration>>>,
 }
 
@@ -98,6 +99,10 @@ impl Backend for Recording {
     fn next_due(&self) -> Option<Duration> {
         self.due.lock().unwrap().take()
     }
+
+    fn is_retired(&self) -> bool {
+        *self.retired.lock().unwrap()
+    }
 }
 
 /// Counts the flows it is told to remove.
@@ -144,7 +149,7 @@ impl Bench {
             .unwrap();
         let mailbox = Arc::new(Mailbox::new(&Kind::ALL));
         let signal = Arc::new(Signal::new(Arc::clone(&mailbox)));
-        let metrics = Arc::new(Metrics::new(Mode::Nftables, Build::default()));
+        let metrics = Arc::new(Metrics::new(Mode::named("nftables").unwrap(), Build::default()));
         let health = Arc::new(Health::new(Duration::from_secs(60)));
         let backend = Recording::default();
         let flows = CountingFlows::default();
@@ -156,7 +161,7 @@ impl Bench {
             mailbox: Arc::clone(&mailbox),
             signal: Arc::clone(&signal),
             planner: Planner::new(options()),
-            backend: backend.clone(),
+            backend: Box::new(backend.clone()),
             families: BTreeSet::from(Family::BOTH),
             rhythm,
             health: Arc::clone(&health),
@@ -383,6 +388,17 @@ fn a_failing_family_is_retried_and_holds_nobody_back() {
     let failures = bench.metrics.sync_failures.get(&["IPv4"]).unwrap();
     assert_eq!(failures.0, 3.0);
     assert!(bench.metrics.sync_failures.get(&["IPv6"]).is_none());
+}
+
+#[test]
+fn a_backend_that_has_retired_ends_the_loop_and_nothing_more_is_applied() {
+    let mut bench = Bench::listed(QUICK);
+    *bench.backend.retired.lock().unwrap() = true;
+    let applied = bench.backend.calls().len();
+    bench.signal.alarm();
+    let thread = bench.thread.take().unwrap();
+    assert_eq!(thread.join().unwrap(), Stop::Succeeded);
+    assert_eq!(bench.backend.calls().len(), applied);
 }
 
 #[test]

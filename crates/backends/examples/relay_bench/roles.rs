@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use ferry_backends::Backend;
-use ferry_backends::userspace::{Config, Ingress, Settings, Userspace};
+use ferry_backends::userspace::{Ingress, Options, Settings, Userspace};
 use ferry_lab::netns::Namespace;
 use ferry_model::{
     DetectLocal, EndpointSlice, Event, Family, Host, PlanOptions, Planner, Policy, Protocol, Service,
@@ -85,13 +85,13 @@ pub(crate) fn relay(port: u16, backend: SocketAddr, handover: Option<&str>) -> R
         max_sessions: 1,
         ..Settings::default()
     };
-    let config = Config {
+    let options = Options {
         ingress: Ingress::Mapped,
         relay,
         handover: handover.map(Into::into),
-        ..Config::default()
+        ..Options::default()
     };
-    let mut userspace = Userspace::start(config)?;
+    let mut userspace = Userspace::open(options, std::sync::Arc::new(|| {}))?;
     let applied = userspace.apply(planner.plan(), Family::V4)?;
     if !applied.warnings.is_empty() {
         bail!("{:?}", applied.warnings);

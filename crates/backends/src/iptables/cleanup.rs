@@ -34,31 +34,11 @@ const FILTER: [&str; 7] = [
 ];
 const MANGLE: [&str; 1] = [names::CANARY];
 
-/// A mode in force whose rules have names in common with ours: cleaning up beside it leaves those alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
-    Nothing,
-    Ipvs,
-    Userspace,
-}
+/// Whether a chain of a table, by name, belongs to a mode in force and is left alone.
+pub type Keep = fn(table: &str, chain: &str) -> bool;
 
-impl Beside {
-    fn keeps(self, table: Table, chain: &str) -> bool {
-        match (self, table) {
-            (Beside::Nothing, _) | (_, Table::Mangle) => false,
-            (Beside::Ipvs, Table::Nat) => {
-                [names::SERVICES, names::POSTROUTING, names::MARK_MASQ].contains(&chain)
-            }
-            (Beside::Ipvs, Table::Filter) => [names::FORWARD, names::PROXY_FIREWALL].contains(&chain),
-            (Beside::Userspace, Table::Nat | Table::Filter) => {
-                chain.starts_with("KUBE-PORTALS-") || chain.starts_with("KUBE-NODEPORT-")
-            }
-        }
-    }
-
-    fn removes(self, table: Table, chain: &str) -> bool {
-        is_ours(table, chain) && !self.keeps(table, chain)
-    }
+fn removes(keep: Keep, table: Table, chain: &str) -> bool {
+    is_ours(table, chain) && !keep(table.as_str(), chain)
 }
 
 /// Whether a chain is one that cleaning up removes.
@@ -76,26 +56,23 @@ pub(super) fn is_ours_anywhere(chain: &str) -> bool {
 }
 
 /// Removes everything in both flavours of a family; goes on after a failure and says at the end what is left.
-pub(super) fn cleanup(programs: &Programs, family: Family, beside: Beside) -> Result<(), Vec<String>> {
+pub(super) fn cleanup(programs: &Programs, family: Family, keep: Keep) -> Result<(), Vec<String>> {
     let mut left = Vec::new();
     let tool = match programs.find(family, Arc::default()) {
         Ok(tool) => tool,
         Err(iptables::Error::Missing { .. }) => return Ok(()),
         Err(error) => return Err(vec![error.to_string()]),
     };
-    clean(&tool, beside, &mut left);
+    clean(&tool, keep, &mut left);
     match iptables::other_flavour(&tool, is_ours_anywhere) {
         Ok(None) => {}
         Ok(Some(other)) => match other_programs(programs, other.flavour).find(family, Arc::default()) {
-            Ok(tool) => clean(&tool, beside, &mut left),
+            Ok(tool) => clean(&tool, keep, &mut left),
             Err(error) => left.push(error.to_string()),
         },
         Err(error) => left.push(error.to_string()),
     }
-    match left.is_empty() {
-        true => Ok(()),
-        false => Err(left),
-    }
+    if left.is_empty() { Ok(()) } else { Err(left) }
 }
 
 fn other_programs(programs: &Programs, flavour: Flavour) -> Programs {
@@ -105,7 +82,7 @@ fn other_programs(programs: &Programs, flavour: Flavour) -> Programs {
     }
 }
 
-fn clean(tool: &Iptables, beside: Beside, left: &mut Vec<String>) {
+fn clean(tool: &Iptables, keep: Keep, left: &mut Vec<String>) {
     let saved = match tool.save() {
         Ok(saved) => saved,
         Err(error) => return left.push(error.to_string()),
@@ -114,24 +91,24 @@ fn clean(tool: &Iptables, beside: Beside, left: &mut Vec<String>) {
     for table in Table::ALL {
         let chains: Vec<&str> = observed
             .chains(table)
-            .filter(|chain| beside.removes(table, chain))
+            .filter(|chain| removes(keep, table, chain))
             .collect();
         if chains.is_empty() {
             continue;
         }
-        let whole = removal(&observed, table, &chains, beside);
+        let whole = removal(&observed, table, &chains, keep);
         // The nft program takes minutes for very many chains at once; then, and after a failure, go by parts.
         let fits = tool.flavour() == Flavour::Legacy || chains.len() <= super::ops::NFT_CHAINS;
         if !fits || tool.restore_pieces(&whole.pieces()).is_err() {
-            by_parts(tool, &observed, table, &chains, beside, left);
+            by_parts(tool, &observed, table, &chains, keep, left);
         }
     }
 }
 
 /// The rules of other chains that jump to ours, and ours.
-fn removal(observed: &Observed<'_>, table: Table, chains: &[&str], beside: Beside) -> Document {
+fn removal(observed: &Observed<'_>, table: Table, chains: &[&str], keep: Keep) -> Document {
     let mut document = Document::default();
-    for (chain, rule) in jumps(observed, table, beside) {
+    for (chain, rule) in jumps(observed, table, keep) {
         document.remove(table, &Owner::Node, chain, rule);
     }
     chains.iter().for_each(|chain| document.delete(table, chain));
@@ -142,12 +119,12 @@ fn removal(observed: &Observed<'_>, table: Table, chains: &[&str], beside: Besid
 fn jumps<'a>(
     observed: &'a Observed<'a>,
     table: Table,
-    beside: Beside,
+    keep: Keep,
 ) -> impl Iterator<Item = (&'a str, &'a str)> {
     const BASE: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
     BASE.into_iter().flat_map(move |chain| {
         let rules = observed.chain(table, chain).unwrap_or_default();
-        let ours = move |rule: &&&str| target(rule).is_some_and(|target| beside.removes(table, target));
+        let ours = move |rule: &&&str| target(rule).is_some_and(|target| removes(keep, table, target));
         rules.iter().filter(ours).map(move |rule| (chain, *rule))
     })
 }
@@ -158,11 +135,11 @@ fn by_parts(
     observed: &Observed<'_>,
     table: Table,
     chains: &[&str],
-    beside: Beside,
+    keep: Keep,
     left: &mut Vec<String>,
 ) {
     let restore = |document: Document| tool.restore_pieces(&document.pieces());
-    for (chain, rule) in jumps(observed, table, beside) {
+    for (chain, rule) in jumps(observed, table, keep) {
         let mut document = Document::default();
         document.remove(table, &Owner::Node, chain, rule);
         left.extend(restore(document).err().map(|error| error.to_string()));

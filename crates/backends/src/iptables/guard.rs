@@ -22,7 +22,7 @@ const REMEMBERED: usize = 256;
 
 /// Changes that were not ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Disturbance {
+pub(super) struct ForeignChange {
     pub(super) extent: Extent,
     /// The process that did it, where the kernel tells.
     pub(super) by: Option<String>,
@@ -62,7 +62,7 @@ type Fingerprint = [[u32; 12]; 3];
 
 #[derive(Debug, Default)]
 struct Seen {
-    disturbed: PerFamily<Option<Disturbance>>,
+    changed: PerFamily<Option<ForeignChange>>,
     /// What legacy tables looked like after our last write; `None` while there is nothing to compare with.
     expected: PerFamily<Option<Fingerprint>>,
     /// Changes of a transaction whose end has not been told yet.
@@ -116,10 +116,10 @@ impl Guard {
     }
 
     /// What happened to a family since the last call. Until [`Guard::settle`] the polling pauses.
-    pub(super) fn take(&self, family: Family) -> Option<Disturbance> {
+    pub(super) fn take(&self, family: Family) -> Option<ForeignChange> {
         let mut seen = lock(&self.seen);
         *seen.expected.get_mut(family) = None;
-        seen.disturbed.get_mut(family).take()
+        seen.changed.get_mut(family).take()
     }
 
     /// The tables are as we want them.
@@ -184,9 +184,9 @@ impl Seen {
     }
 
     fn disturb(&mut self, family: Family, extent: Extent, by: Option<String>) {
-        let disturbance = self.disturbed.get_mut(family).get_or_insert_default();
-        disturbance.extent.extend(extent);
-        disturbance.by = by;
+        let foreign = self.changed.get_mut(family).get_or_insert_default();
+        foreign.extent.extend(extent);
+        foreign.by = by;
     }
 
     fn polled(&mut self) -> bool {
@@ -300,19 +300,19 @@ mod tests {
         let chains = ["KUBE-SVC-X", "KUBE-SVC-Y"].map(|chain| (Table::Nat, chain.to_owned()));
         let extent = Extent::Chains(chains.into());
         assert_eq!(
-            seen.disturbed.v4,
-            Some(Disturbance {
+            seen.changed.v4,
+            Some(ForeignChange {
                 extent,
                 by: Some("iptables".into())
             })
         );
-        assert_eq!(seen.disturbed.v6, None);
+        assert_eq!(seen.changed.v6, None);
         assert!(!seen.told(Change::Commit { process: "nft" }));
         assert!(seen.told(Change::Overrun));
         assert!(
-            seen.disturbed
+            seen.changed
                 .v6
-                .is_some_and(|disturbance| disturbance.extent == Extent::Anything)
+                .is_some_and(|foreign| foreign.extent == Extent::Anything)
         );
     }
 }

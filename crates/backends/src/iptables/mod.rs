@@ -22,7 +22,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-pub use cleanup::Beside;
+pub use cleanup::Keep;
 pub use render::Style;
 pub use ruleset::Ruleset;
 
@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_host::iptables::{Flavour, Iptables as Tool, Other, Writers, other_flavour};
+use ferry_host::iptables::{Flavour, Iptables as Tool, Writers, other_flavour};
 use ferry_host::nfacct::Nfacct;
 use ferry_host::sysctl::Sysctls;
 use ferry_model::{Family, PerFamily, Plan};
@@ -38,7 +38,7 @@ use ferry_model::{Family, PerFamily, Plan};
 use crate::{Alarm, Applied, Backend, Error, ErrorKind, Repair, TableRules};
 use compare::{Difference, differences, from_observed};
 use diff::{Known, from_known, restoring};
-use guard::{Disturbance, Extent, Guard, ip};
+use guard::{Extent, ForeignChange, Guard, ip};
 use observe::Observed;
 use ops::Ops;
 use render::{COUNTER_INVALID, COUNTER_LOCALHOST, Context};
@@ -97,7 +97,7 @@ pub struct Iptables {
     sysctls: Sysctls,
     tcp_liberal: bool,
     nfacct: Option<Nfacct>,
-    sides: PerFamily<Side>,
+    families: PerFamily<FamilyState>,
     guard: Guard,
 }
 
@@ -105,14 +105,14 @@ impl std::fmt::Debug for Iptables {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Iptables")
             .field("options", &self.options)
-            .field("sides", &self.sides)
+            .field("families", &self.families)
             .finish_non_exhaustive()
     }
 }
 
 /// One family.
 #[derive(Debug, Default)]
-struct Side {
+struct FamilyState {
     tool: Option<Tool>,
     known: Option<Known>,
     /// What was known before it was forgotten: tells repairs from changes.
@@ -121,7 +121,7 @@ struct Side {
 
 impl Iptables {
     /// Touches nothing yet. Reads once whether conntrack lets out-of-window TCP packets pass as valid.
-    pub fn new(options: Options, alarm: Alarm) -> Iptables {
+    pub fn open(options: Options, alarm: Alarm) -> Iptables {
         let sysctls = Sysctls::default();
         let liberal = sysctls.get("net/netfilter/nf_conntrack_tcp_be_liberal");
         Iptables {
@@ -132,47 +132,37 @@ impl Iptables {
             sysctls,
             // Without counters the rules work as well.
             nfacct: Nfacct::open().ok().flatten(),
-            sides: PerFamily::default(),
+            families: PerFamily::default(),
             guard: Guard::default(),
         }
     }
 
-    /// Chains of ours, or of kube-proxy, in the flavour that is not used: they are in force too, and whoever looks
-    /// with the plain programs does not see them.
-    pub fn mixed(&mut self) -> Vec<Other> {
-        let found = |family| {
-            let tool = self.tool(family).ok()?;
-            other_flavour(&tool, cleanup::is_ours_anywhere).ok().flatten()
-        };
-        Family::BOTH.into_iter().filter_map(found).collect()
-    }
-
     /// Removes everything that this mode wrote, except what a mode in force has under the same names.
-    pub fn cleanup_beside(&mut self, beside: Beside) -> Result<(), Error> {
+    pub fn cleanup_beside(&mut self, keep: Keep) -> Result<(), Error> {
         let mut left = Vec::new();
         for family in Family::BOTH {
-            self.sides.get_mut(family).known = None;
+            self.families.get_mut(family).known = None;
             self.guard.take(family);
             left.extend(
-                cleanup::cleanup(&self.options.programs, family, beside)
+                cleanup::cleanup(&self.options.programs, family, keep)
                     .err()
                     .into_iter()
                     .flatten(),
             );
         }
-        match left.is_empty() {
-            true => Ok(()),
-            false => Err(Error {
-                attempt: "remove all iptables rules".to_owned(),
-                reason: left.join("; "),
-                kind: ErrorKind::Restore,
-            }),
+        if left.is_empty() {
+            return Ok(());
         }
+        Err(Error {
+            attempt: "remove all iptables rules".to_owned(),
+            reason: left.join("; "),
+            kind: ErrorKind::Restore,
+        })
     }
 
     fn tool(&mut self, family: Family) -> Result<Tool, Error> {
-        let side = self.sides.get_mut(family);
-        if let Some(tool) = &side.tool {
+        let state = self.families.get_mut(family);
+        if let Some(tool) = &state.tool {
             return Ok(tool.clone());
         }
         let tool = self
@@ -184,7 +174,7 @@ impl Iptables {
                 reason: error.to_string(),
                 kind: ErrorKind::Unsupported,
             })?;
-        Ok(side.tool.insert(tool).clone())
+        Ok(state.tool.insert(tool).clone())
     }
 
     /// Makes sure of the counters, and says how rules look.
@@ -211,12 +201,12 @@ impl Iptables {
         plan: &Plan,
         family: Family,
         mut known: Known,
-        disturbance: Option<&Disturbance>,
+        foreign: Option<&ForeignChange>,
     ) -> Result<Option<Applied>, run::Failed> {
         let mut repaired = Vec::new();
-        if let Some(Disturbance { extent, by }) = disturbance {
+        if let Some(ForeignChange { extent, by }) = foreign {
             let Some((ops, chains)) = repair(&known, family, extent) else {
-                self.sides.get_mut(family).forgotten = Some(known);
+                self.families.get_mut(family).forgotten = Some(known);
                 return Ok(None);
             };
             run(tool, &ops, Refusal::Stop)?;
@@ -229,7 +219,7 @@ impl Iptables {
             repaired,
             ..applied(done, &known)
         };
-        self.sides.get_mut(family).known = Some(known);
+        self.families.get_mut(family).known = Some(known);
         Ok(Some(applied))
     }
 
@@ -238,9 +228,15 @@ impl Iptables {
         tool: &Tool,
         plan: &Plan,
         family: Family,
-        disturbance: Option<Disturbance>,
+        foreign: Option<ForeignChange>,
     ) -> Result<Applied, Error> {
-        let mut warnings = self.prepare(plan, family);
+        // Without it the other rules are worth writing all the same.
+        let localhost = self.open_localhost(plan, family);
+        let mut warnings: Vec<String> = localhost
+            .err()
+            .map(|error| error.to_string())
+            .into_iter()
+            .collect();
         if let Err(error) = self
             .guard
             .start(tool.flavour(), &self.writers, self.options.poll, &self.alarm)
@@ -263,9 +259,9 @@ impl Iptables {
                     .subtract(render::render_service(&written.plan, &context).counts());
             }
         }
-        let side = self.sides.get_mut(family);
-        let repaired = match (side.forgotten.take(), disturbance) {
-            (Some(before), Some(disturbance)) => repairs(plan, &before, differences(&ops), &disturbance),
+        let state = self.families.get_mut(family);
+        let repaired = match (state.forgotten.take(), foreign) {
+            (Some(before), Some(foreign)) => repairs(plan, &before, differences(&ops), &foreign),
             _ => Vec::new(),
         };
         let mut applied = Applied {
@@ -274,31 +270,31 @@ impl Iptables {
             ..applied(done, &known)
         };
         applied.warnings.append(&mut warnings);
-        side.known = Some(known);
+        state.known = Some(known);
         Ok(applied)
     }
 
-    /// What has to be there before rules make sense; a failure is told and the rules are written all the same.
-    fn prepare(&mut self, plan: &Plan, family: Family) -> Vec<String> {
+    /// Lets the kernel route loopback addresses where node ports are to answer on them.
+    fn open_localhost(&mut self, plan: &Plan, family: Family) -> Result<(), Error> {
         if family == Family::V6 || !plan.node().family(family).localhost_node_ports {
-            return Vec::new();
+            return Ok(());
         }
         let ensured = self.sysctls.ensure("net/ipv4/conf/all/route_localnet", 1);
-        ensured
-            .err()
-            .map(|error| format!("node ports will not answer on localhost: {error}"))
-            .into_iter()
-            .collect()
+        ensured.map(drop).map_err(|error| Error {
+            attempt: "let node ports answer on localhost".to_owned(),
+            reason: error.to_string(),
+            kind: ErrorKind::Other,
+        })
     }
 }
 
 impl Backend for Iptables {
     fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
         let tool = self.tool(family)?;
-        let disturbance = self.guard.take(family);
+        let foreign = self.guard.take(family);
         let mut refused = None;
-        if let Some(known) = self.sides.get_mut(family).known.take() {
-            match self.apply_known(&tool, plan, family, known, disturbance.as_ref()) {
+        if let Some(known) = self.families.get_mut(family).known.take() {
+            match self.apply_known(&tool, plan, family, known, foreign.as_ref()) {
                 Ok(Some(applied)) => {
                     self.guard.settle(family);
                     return Ok(applied);
@@ -308,7 +304,7 @@ impl Backend for Iptables {
                 Err(failed) => refused = Some(failed.reason()),
             }
         }
-        let mut applied = self.apply_observed(&tool, plan, family, disturbance)?;
+        let mut applied = self.apply_observed(&tool, plan, family, foreign)?;
         if let Some(reason) = refused {
             applied.failed_writes += 1;
             applied.refused_change = true;
@@ -320,7 +316,24 @@ impl Backend for Iptables {
     }
 
     fn cleanup(&mut self) -> Result<(), Error> {
-        self.cleanup_beside(Beside::Nothing)
+        self.cleanup_beside(|_, _| false)
+    }
+
+    fn prepare(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.open_localhost(plan, Family::V4)
+    }
+
+    /// Chains of ours, or of kube-proxy, in the flavour that is not used: they are in force too, and whoever looks
+    /// with the plain programs does not see them.
+    fn mixed(&mut self) -> Option<String> {
+        let found = |family| {
+            let tool = self.tool(family).ok()?;
+            let other = other_flavour(&tool, cleanup::is_ours_anywhere).ok().flatten()?;
+            let chains = other.chains.join(", ");
+            Some(format!("{} {} also holds {chains}", other.ip, other.flavour))
+        };
+        let found: Vec<String> = Family::BOTH.into_iter().filter_map(found).collect();
+        (!found.is_empty()).then(|| found.join("; "))
     }
 }
 
@@ -394,7 +407,7 @@ fn repair<'a>(
 }
 
 /// What was different although we had written it and it has not changed since.
-fn repairs(plan: &Plan, before: &Known, found: Vec<Difference>, by: &Disturbance) -> Vec<Repair> {
+fn repairs(plan: &Plan, before: &Known, found: Vec<Difference>, by: &ForeignChange) -> Vec<Repair> {
     let unchanged = |(_, service): &Difference| match service {
         Some(name) => plan.service(name).is_some_and(|service| before.has(service)),
         None => true,

@@ -17,7 +17,7 @@ use super::rules::{self, JUMPS, Jump, Rules};
 use super::ruleset::Ruleset;
 use super::run::{self, Ran};
 use super::sets::Set;
-use super::{DEVICE, Error, Kernel, Settings, failed, rules_failed};
+use super::{DEVICE, Error, Kernel, Options, failed, rules_failed};
 use crate::{Applied, Repair, TableRules};
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl FamilyState {
     pub(super) fn apply(
         &mut self,
         kernel: &mut Kernel,
-        settings: &Settings,
+        options: &Options,
         plan: &Plan,
         now: Instant,
     ) -> Result<Applied, Error> {
@@ -102,13 +102,13 @@ impl FamilyState {
         let in_doubt = std::mem::take(&mut self.in_doubt);
         let stale = |known: &Known| {
             let age = now.saturating_duration_since(known.checked);
-            in_doubt || settings.repair_every.is_some_and(|every| age >= every)
+            in_doubt || options.repair_every.is_some_and(|every| age >= every)
         };
         let (known, applied) = match known {
-            Some(known) if !stale(&known) => self.update(known, kernel, settings, plan, now)?,
+            Some(known) if !stale(&known) => self.update(known, kernel, options, plan, now)?,
             known => {
                 let reason = if in_doubt { Reason::Doubt } else { Reason::Time };
-                self.observe(known, reason, kernel, settings, plan, now)?
+                self.observe(known, reason, kernel, options, plan, now)?
             }
         };
         self.known = Some(known);
@@ -121,7 +121,7 @@ impl FamilyState {
         &mut self,
         mut known: Known,
         kernel: &mut Kernel,
-        settings: &Settings,
+        options: &Options,
         plan: &Plan,
         now: Instant,
     ) -> Result<(Known, Applied), Error> {
@@ -141,10 +141,10 @@ impl FamilyState {
         known.node = Arc::clone(plan.node());
         let full = changed == Changed::Everything;
         match changed {
-            Changed::Everything => render_all(&mut known.ruleset, plan, &known.view, settings, &mut before),
+            Changed::Everything => render_all(&mut known.ruleset, plan, &known.view, options, &mut before),
             Changed::Services(names) => {
                 for name in names {
-                    render_one(&mut known.ruleset, plan, name, &known.view, settings, &mut before);
+                    render_one(&mut known.ruleset, plan, name, &known.view, options, &mut before);
                 }
             }
         }
@@ -156,7 +156,7 @@ impl FamilyState {
             }
         }
         let ops = diff(&before, &known.ruleset);
-        let wanted = self.rules(&known.ruleset, plan.node(), settings, kernel)?;
+        let wanted = self.rules(&known.ruleset, plan.node(), options, kernel)?;
         let document = rules::document(&wanted, Some(&known.rules), &[]);
         let mut applied = Applied {
             full,
@@ -170,7 +170,7 @@ impl FamilyState {
                 rules: document.as_deref(),
                 order: Order::RulesFirst,
             };
-            let ran = self.run(kernel, &known, &write, settings, now)?;
+            let ran = self.run(kernel, &known, &write, options, now)?;
             (applied.added, applied.removed) = ops.tally();
             applied.warnings = ran.warnings;
             if document.is_some() {
@@ -187,7 +187,7 @@ impl FamilyState {
         known: Option<Known>,
         reason: Reason,
         kernel: &mut Kernel,
-        settings: &Settings,
+        options: &Options,
         plan: &Plan,
         now: Instant,
     ) -> Result<(Known, Applied), Error> {
@@ -195,7 +195,7 @@ impl FamilyState {
         let addresses = Addresses::observe(&mut kernel.route, self.family)?;
         let view = observe::view(plan.node(), self.family, &addresses);
         let mut ruleset = Ruleset::default();
-        render_all(&mut ruleset, plan, &view, settings, &mut Before::default());
+        render_all(&mut ruleset, plan, &view, options, &mut Before::default());
         let (trusted, last_listed) = match (&known, reason) {
             (Some(known), Reason::Time) => {
                 Trusted::except_next(&known.ruleset, &self.drain, known.last_listed)
@@ -206,12 +206,12 @@ impl FamilyState {
             kernel,
             self.family,
             &addresses,
-            &settings.exclude_cidrs,
+            &options.exclude_cidrs,
             &ruleset,
             &trusted,
         )?;
         let ops = diff(&before, &ruleset);
-        let wanted = self.rules(&ruleset, plan.node(), settings, kernel)?;
+        let wanted = self.rules(&ruleset, plan.node(), options, kernel)?;
         let text = self.tool(kernel)?.save().map_err(|error| rules_failed(&error))?;
         let save = Saved::parse(&text);
         let missing = missing_jumps(&save);
@@ -247,7 +247,7 @@ impl FamilyState {
                 None => Order::RulesFirst,
             },
         };
-        let ran = self.run(kernel, &fresh, &write, settings, now)?;
+        let ran = self.run(kernel, &fresh, &write, options, now)?;
         if let Some(document) = leftovers {
             let tool = self.tool(kernel)?;
             tool.restore(&document).map_err(|error| rules_failed(&error))?;
@@ -286,7 +286,7 @@ impl FamilyState {
         kernel: &mut Kernel,
         known: &Known,
         write: &Write<'_>,
-        settings: &Settings,
+        options: &Options,
         now: Instant,
     ) -> Result<Ran, Error> {
         let tool = self.tool(kernel)?.clone();
@@ -294,7 +294,7 @@ impl FamilyState {
             kernel,
             family: self.family,
             device: known.device,
-            scheduler: &settings.scheduler,
+            scheduler: &options.scheduler,
             drain: &mut self.drain,
             now,
         };
@@ -335,7 +335,7 @@ impl FamilyState {
         &mut self,
         ruleset: &Ruleset,
         node: &NodePlan,
-        settings: &Settings,
+        options: &Options,
         kernel: &Kernel,
     ) -> Result<Rules, Error> {
         let random_fully = self.tool(kernel)?.features().random_fully;
@@ -343,7 +343,7 @@ impl FamilyState {
             ruleset,
             node,
             self.family,
-            settings.masquerade_mark,
+            options.masquerade_mark,
             random_fully,
         ))
     }
@@ -395,12 +395,12 @@ fn render_one(
     plan: &Plan,
     name: &ServiceName,
     view: &View,
-    settings: &Settings,
+    options: &Options,
     before: &mut Before,
 ) {
     let fragment = plan
         .service(name)
-        .map(|service| render::service(service, view, settings));
+        .map(|service| render::service(service, view, options));
     ruleset.replace(name, fragment, before);
 }
 
@@ -408,7 +408,7 @@ pub(super) fn render_all(
     ruleset: &mut Ruleset,
     plan: &Plan,
     view: &View,
-    settings: &Settings,
+    options: &Options,
     before: &mut Before,
 ) {
     let gone: BTreeSet<ServiceName> = ruleset
@@ -422,7 +422,7 @@ pub(super) fn render_all(
     for service in plan.services() {
         ruleset.replace(
             &service.name,
-            Some(render::service(service, view, settings)),
+            Some(render::service(service, view, options)),
             before,
         );
     }

@@ -16,12 +16,12 @@ use super::rules::CHAINS;
 use super::{Error, failed, rules_failed};
 use crate::Alarm;
 
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Default)]
 struct Seen {
     sentinel: PerFamily<Option<Virtual>>,
-    disturbed: PerFamily<bool>,
+    changed: PerFamily<bool>,
 }
 
 /// Watches over both families; ends with its value.
@@ -48,7 +48,7 @@ impl Guard {
         std::thread::Builder::new()
             .name("ipvs-guard".to_owned())
             .spawn(move || {
-                while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                while stopped.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                     if lock(&seen).look(&mut ipvs) {
                         wake();
                     }
@@ -75,7 +75,7 @@ impl Guard {
     pub(super) fn take(&self, family: Family) -> bool {
         let mut seen = lock(&self.seen);
         *seen.sentinel.get_mut(family) = None;
-        std::mem::take(seen.disturbed.get_mut(family))
+        std::mem::take(seen.changed.get_mut(family))
     }
 
     /// Everything is as it should be; this virtual server stands for all.
@@ -98,7 +98,7 @@ impl Seen {
             };
             if matches!(ipvs.stats(at), Ok(None)) {
                 *self.sentinel.get_mut(family) = None;
-                *self.disturbed.get_mut(family) = true;
+                *self.changed.get_mut(family) = true;
                 wake = true;
             }
         }
@@ -115,8 +115,8 @@ impl Seen {
                 table,
                 chain,
                 gone: true,
-            } if is_ours(table, chain) => of(ip),
-            Change::Rule { ip, table, chain, .. } if is_ours(table, chain) => of(ip),
+            } if owns_chain(table, chain) => of(ip),
+            Change::Rule { ip, table, chain, .. } if owns_chain(table, chain) => of(ip),
             Change::Rule {
                 ip,
                 bytes,
@@ -127,7 +127,7 @@ impl Seen {
         };
         let mut wake = false;
         for family in families {
-            wake |= !std::mem::replace(self.disturbed.get_mut(*family), true);
+            wake |= !std::mem::replace(self.changed.get_mut(*family), true);
         }
         wake
     }
@@ -140,7 +140,8 @@ fn of(ip: Ip) -> &'static [Family] {
     }
 }
 
-fn is_ours(table: &str, chain: &str) -> bool {
+/// Whether a chain of a table is one of this mode's.
+pub fn owns_chain(table: &str, chain: &str) -> bool {
     CHAINS
         .iter()
         .any(|ours| (ours.0.as_str(), ours.1) == (table, chain))
@@ -174,11 +175,11 @@ mod tests {
             chain: "OTHERS",
             gone: true
         }));
-        assert_eq!(seen.disturbed, PerFamily::default());
+        assert_eq!(seen.changed, PerFamily::default());
         assert!(seen.told(rule("PREROUTING", b"\0KUBE-SERVICES\0", true)));
         assert!(!seen.told(rule("KUBE-SERVICES", b"", true)), "the loop is awake");
-        assert_eq!(seen.disturbed, PerFamily { v4: true, v6: false });
+        assert_eq!(seen.changed, PerFamily { v4: true, v6: false });
         assert!(seen.told(Change::Overrun));
-        assert!(seen.disturbed.v6);
+        assert!(seen.changed.v6);
     }
 }

@@ -22,6 +22,7 @@ mod sets;
 mod tests;
 
 pub use cleanup::{cleanup, leftovers};
+pub use guard::owns_chain;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -43,9 +44,9 @@ use record::Record;
 /// The interface that holds services' addresses, so that packets for them are taken in.
 const DEVICE: &str = "kube-ipvs0";
 
-/// What the operator decided.
+/// What the operator decided about this mode.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct Options {
     /// For services that do not name their own.
     pub scheduler: String,
     /// Virtual servers at these addresses are never removed.
@@ -64,7 +65,7 @@ pub struct Settings {
     pub record: PathBuf,
 }
 
-impl Default for Settings {
+impl Default for Options {
     fn default() -> Self {
         Self {
             scheduler: "rr".to_owned(),
@@ -84,9 +85,9 @@ const DRAIN: Duration = Duration::from_secs(15 * 60);
 
 /// The backend.
 #[derive(Debug)]
-pub struct IpvsBackend {
+pub struct Ipvs {
     kernel: Kernel,
-    settings: Settings,
+    options: Options,
     families: PerFamily<FamilyState>,
     guard: Guard,
     /// From getting ready, for the first `apply` to tell.
@@ -105,60 +106,55 @@ struct Kernel {
     schedulers: BTreeSet<String>,
 }
 
-impl IpvsBackend {
-    /// Checks that the kernel can do it, and sets kernel parameters and timeouts. Writes no rule yet.
+impl Ipvs {
+    /// Checks that the kernel can do it, and sets kernel parameters and timeouts. Writes no rule yet. `alarm` is called
+    /// from another thread when somebody else removes our virtual servers or rules; the next `apply` then repairs it.
     ///
     /// # Errors
     /// When a module, the scheduler or a parameter is missing; the reason says what to do about it.
-    pub fn open(settings: Settings) -> Result<Self, Error> {
+    pub fn open(options: Options, alarm: Alarm) -> Result<Self, Error> {
         let mut ipvs = prepare::open()?;
-        let warnings = prepare::prepare(&mut ipvs, &settings)?;
+        let warnings = prepare::prepare(&mut ipvs, &options)?;
         let kernel = Kernel {
             ipvs,
             ipset: Ipset::open()?,
             route: Route::open()?,
             writers: Arc::new(Writers::default()),
-            record: Record::new(&settings.record),
+            record: Record::new(&options.record),
             schedulers: BTreeSet::new(),
         };
+        let mut guard = Guard::default();
+        guard.start(&kernel.writers, &alarm)?;
         Ok(Self {
             kernel,
-            settings,
+            options,
             families: PerFamily::from_fn(FamilyState::new),
-            guard: Guard::default(),
+            guard,
             warnings,
         })
-    }
-
-    /// Rings the alarm when somebody else removes our virtual servers or rules; the next `apply` then makes it good.
-    ///
-    /// # Errors
-    /// When the threads or sockets that watch cannot be had.
-    pub fn watch(&mut self, alarm: &Alarm) -> Result<(), Error> {
-        self.guard.start(&self.kernel.writers, alarm)
     }
 }
 
 /// What the kernel would hold for a plan, as text: virtual servers, sets, and the rules as the restore program reads them.
 /// The node's addresses are taken from the plan.
-pub fn listing(plan: &Plan, family: Family, settings: &Settings) -> String {
+pub fn listing(plan: &Plan, family: Family, options: &Options) -> String {
     let own = plan.node().family(family).addresses.iter().copied();
     let addresses = observe::Addresses::from_plan(own);
     let view = observe::view(plan.node(), family, &addresses);
     let mut ruleset = ruleset::Ruleset::default();
-    family::render_all(&mut ruleset, plan, &view, settings, &mut diff::Before::default());
-    let rules = family::rules(&ruleset, plan.node(), family, settings.masquerade_mark, true);
+    family::render_all(&mut ruleset, plan, &view, options, &mut diff::Before::default());
+    let rules = family::rules(&ruleset, plan.node(), family, options.masquerade_mark, true);
     let document = rules::document(&rules, None, &rules::JUMPS).unwrap_or_default();
     format!("{}{document}", ruleset.listing(family))
 }
 
-impl Backend for IpvsBackend {
+impl Backend for Ipvs {
     fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
         let state = self.families.get_mut(family);
         if self.guard.take(family) {
             state.doubt();
         }
-        let mut applied = state.apply(&mut self.kernel, &self.settings, plan, Instant::now())?;
+        let mut applied = state.apply(&mut self.kernel, &self.options, plan, Instant::now())?;
         applied.warnings.append(&mut self.warnings);
         self.guard.settle(family, state.sentinel());
         Ok(applied)
@@ -169,16 +165,12 @@ impl Backend for IpvsBackend {
             self.guard.take(family);
             *self.families.get_mut(family) = FamilyState::new(family);
         }
-        cleanup(&self.settings.record)
+        cleanup(&self.options.record)
     }
 
     fn next_due(&self) -> Option<Duration> {
         let now = Instant::now();
-        let due = |family| {
-            self.families
-                .get(family)
-                .next_due(now, self.settings.repair_every)
-        };
+        let due = |family| self.families.get(family).next_due(now, self.options.repair_every);
         Family::BOTH.into_iter().filter_map(due).min()
     }
 

@@ -5,7 +5,7 @@ use ferry_host::modules::{Missing, Modules, kernel_version};
 use ferry_host::sysctl::Sysctls;
 
 use super::render::scheduler_flags;
-use super::{Error, Settings};
+use super::{Error, Options};
 use crate::ErrorKind;
 
 /// Opens IPVS. The kernel loads the module by itself where it can; else `modprobe` is asked, else a person.
@@ -20,16 +20,16 @@ pub(super) fn open() -> Result<Ipvs, Error> {
 }
 
 /// Everything that is done once. Returns what a person should know.
-pub(super) fn prepare(ipvs: &mut Ipvs, settings: &Settings) -> Result<Vec<String>, Error> {
+pub(super) fn prepare(ipvs: &mut Ipvs, options: &Options) -> Result<Vec<String>, Error> {
     let mut warnings = Vec::new();
-    probe_scheduler(ipvs, &settings.scheduler)?;
-    for (name, value) in sysctls(settings.strict_arp, kernel_version(), &mut warnings) {
+    probe_scheduler(ipvs, &options.scheduler)?;
+    for (name, value) in sysctls(options.strict_arp, kernel_version(), &mut warnings) {
         Sysctls::default()
             .ensure(name, value)
             .map_err(|error| unsupported("preparing the kernel for ipvs mode", &error))?;
     }
-    if settings.timeouts != Timeouts::default()
-        && let Err(error) = ipvs.set_timeouts(&settings.timeouts)
+    if options.timeouts != Timeouts::default()
+        && let Err(error) = ipvs.set_timeouts(&options.timeouts)
     {
         warnings.push(error.to_string());
     }

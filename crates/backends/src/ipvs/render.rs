@@ -9,7 +9,7 @@ use ferry_host::ipset::Entry;
 use ferry_host::ipvs::{SCHED2, Service, Virtual};
 use ferry_model::{Family, PortPlan, Protocol, ServicePlan, TrafficPolicy, Verdict};
 
-use super::Settings;
+use super::Options;
 use super::ruleset::{Claim, Fragment, VirtualServer};
 use super::sets::Set;
 
@@ -23,7 +23,7 @@ pub(super) struct View {
     pub(super) elsewhere: BTreeSet<IpAddr>,
 }
 
-pub(super) fn service(plan: &ServicePlan, view: &View, settings: &Settings) -> Fragment {
+pub(super) fn service(plan: &ServicePlan, view: &View, options: &Options) -> Fragment {
     let mut fragment = Fragment::default();
     let mut any = false;
     for port in plan.ports(view.family) {
@@ -33,7 +33,7 @@ pub(super) fn service(plan: &ServicePlan, view: &View, settings: &Settings) -> F
             plan,
             port,
             view,
-            settings,
+            options,
         };
         writer.loop_back();
         writer.cluster_ip();
@@ -54,7 +54,7 @@ struct PortWriter<'a> {
     plan: &'a ServicePlan,
     port: &'a PortPlan,
     view: &'a View,
-    settings: &'a Settings,
+    options: &'a Options,
 }
 
 impl PortWriter<'_> {
@@ -181,7 +181,7 @@ impl PortWriter<'_> {
             .options
             .scheduler
             .as_deref()
-            .unwrap_or(&self.settings.scheduler);
+            .unwrap_or(&self.options.scheduler);
         let service = Service {
             at,
             scheduler: scheduler.to_owned(),
@@ -202,7 +202,7 @@ impl PortWriter<'_> {
     /// service asks for something else.
     fn drain(&self) -> Duration {
         self.plan.options.drain.unwrap_or(match self.port.protocol() {
-            Protocol::Tcp => self.settings.drain,
+            Protocol::Tcp => self.options.drain,
             Protocol::Udp => ANSWERS,
             Protocol::Sctp => Duration::ZERO,
         })

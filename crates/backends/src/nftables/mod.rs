@@ -6,7 +6,7 @@
 mod compile;
 mod diff;
 mod image;
-mod lane;
+mod known;
 mod ledger;
 mod localhost;
 mod names;
@@ -27,11 +27,11 @@ pub use names::TABLE;
 pub use ruleset::Ruleset;
 
 use crate::{Alarm, Applied, Backend, Error, ErrorKind, Repair, Traffic};
-use lane::Known;
+use known::Known;
 use localhost::Relays;
 use ops::Ops;
 use render::Context;
-use watch::{Trouble, Watch};
+use watch::{ForeignChange, Watch};
 
 /// How often a full look starts again because others changed nf_tables meanwhile, before it goes without a check.
 const ATTEMPTS: u32 = 5;
@@ -84,7 +84,7 @@ pub struct Nftables {
     /// Opened with the client, used after the first success: before that it would hear nothing but ourselves.
     monitor: Option<Monitor>,
     watch: Option<Watch>,
-    lanes: PerFamily<Lane>,
+    families: PerFamily<FamilyState>,
     sysctls: Sysctls,
     relays: Relays,
     /// The last transaction that is known to have left our tables as they should be.
@@ -93,7 +93,7 @@ pub struct Nftables {
 
 /// One family's state.
 #[derive(Debug, Default)]
-struct Lane {
+struct FamilyState {
     known: Option<Known>,
     /// The last transaction was refused. Some kernels validate such a table slowly ever after, so it is made anew.
     refused: bool,
@@ -110,7 +110,7 @@ impl std::fmt::Debug for Nftables {
 impl Nftables {
     /// Opens the way to nf_tables in the calling thread's network namespace. `alarm` is called from another thread
     /// when somebody else changes the table; the next `apply` then repairs it.
-    pub fn new(options: Options, alarm: Alarm) -> Result<Self, Error> {
+    pub fn open(options: Options, alarm: Alarm) -> Result<Self, Error> {
         let attempt = || "open nf_tables".to_owned();
         if options.check_kernel && nft::kernel_version().is_some_and(|version| version < OLDEST_KERNEL) {
             let reason = "kube-proxy in nftables mode requires kernel 5.13 or later".to_owned();
@@ -129,7 +129,7 @@ impl Nftables {
             client,
             monitor: Some(monitor),
             watch: None,
-            lanes: PerFamily::default(),
+            families: PerFamily::default(),
             sysctls: Sysctls::default(),
             relays: Relays::default(),
             generation: None,
@@ -143,8 +143,8 @@ impl Nftables {
         family: Family,
         context: &Context,
     ) -> Result<Option<Ops>, Error> {
-        let lane = self.lanes.get_mut(family);
-        let Some(known) = lane.known.as_mut().filter(|known| known.context == *context) else {
+        let state = self.families.get_mut(family);
+        let Some(known) = state.known.as_mut().filter(|known| known.context == *context) else {
             return Ok(None);
         };
         let Some(ops) = known.update(plan) else {
@@ -168,7 +168,7 @@ impl Nftables {
                 Err(error) => return Err(self.forget(family, &ops, &error)),
             }
         }
-        self.lanes.get_mut(family).known = None;
+        self.families.get_mut(family).known = None;
         Ok(None)
     }
 
@@ -191,9 +191,9 @@ impl Nftables {
 
     /// Looks at everything.
     fn apply_everything(&mut self, plan: &Plan, family: Family, context: &Context) -> Result<Ops, Error> {
-        let lane = self.lanes.get_mut(family);
-        lane.known = None;
-        let anew = lane.refused;
+        let state = self.families.get_mut(family);
+        state.known = None;
+        let anew = state.refused;
         let reading = || format!("read table {} {}", context.family.as_str(), names::TABLE);
         for attempt in 1.. {
             let now = self
@@ -201,7 +201,7 @@ impl Nftables {
                 .generation()
                 .map_err(|error| failed(reading(), &error))?
                 .id;
-            let compared = lane::compare(&mut self.client, plan, context, anew);
+            let compared = known::compare(&mut self.client, plan, context, anew);
             let (ops, known) = compared.map_err(|error| failed(reading(), &error))?;
             let checked = (attempt < ATTEMPTS).then_some(now);
             match self.client.commit(ops.batch(context.family, checked)) {
@@ -212,7 +212,7 @@ impl Nftables {
                         Generation::next(now)
                     };
                     self.generation = Some(committed);
-                    *self.lanes.get_mut(family) = Lane {
+                    *self.families.get_mut(family) = FamilyState {
                         known: Some(known),
                         refused: false,
                     };
@@ -231,7 +231,7 @@ impl Nftables {
 
     /// After a refusal nothing is known, and the table is not to be trusted.
     fn forget(&mut self, family: Family, ops: &Ops, error: &nft::Error) -> Error {
-        *self.lanes.get_mut(family) = Lane {
+        *self.families.get_mut(family) = FamilyState {
             known: None,
             refused: true,
         };
@@ -276,10 +276,10 @@ impl Nftables {
 impl Backend for Nftables {
     fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
         let context = self.options.context(plan, family);
-        let trouble = self.watch.as_ref().and_then(|watch| watch.take(context.family));
-        let was_known = self.lanes.get(family).known.is_some();
-        if trouble.is_some() {
-            self.lanes.get_mut(family).known = None;
+        let foreign = self.watch.as_ref().and_then(|watch| watch.take(context.family));
+        let was_known = self.families.get(family).known.is_some();
+        if foreign.is_some() {
+            self.families.get_mut(family).known = None;
         }
         let partial = self.apply_changes(plan, family, &context)?;
         let full = partial.is_none();
@@ -297,15 +297,15 @@ impl Backend for Nftables {
                 .zip(self.generation)
                 .filter(|_| full && was_known)
         };
-        let trouble =
-            trouble.or_else(|| heeded().and_then(|(watch, until)| watch.take_until(context.family, until)));
+        let foreign =
+            foreign.or_else(|| heeded().and_then(|(watch, until)| watch.take_until(context.family, until)));
         Ok(Applied {
             full,
             added: ops.additions(),
             removed: ops.removals(),
-            repaired: trouble
+            repaired: foreign
                 .filter(|_| was_known)
-                .map(|trouble| repaired(trouble, &ops, context.family))
+                .map(|foreign| repaired(foreign, &ops, context.family))
                 .unwrap_or_default(),
             warnings,
             ..Applied::default()
@@ -316,7 +316,7 @@ impl Backend for Nftables {
         self.watch = None;
         self.relays = Relays::default();
         self.monitor = Monitor::open(names::TABLE).ok();
-        self.lanes = PerFamily::default();
+        self.families = PerFamily::default();
         for family in [nft::Family::Ip, nft::Family::Ip6] {
             self.client.delete_table(family, names::TABLE).map_err(|error| {
                 failed(
@@ -332,7 +332,7 @@ impl Backend for Nftables {
         let mut all = Vec::new();
         for family in Family::BOTH {
             if let Some(known) = self
-                .lanes
+                .families
                 .get(family)
                 .known
                 .as_ref()
@@ -347,11 +347,11 @@ impl Backend for Nftables {
 }
 
 /// What others had changed: one report, by all who did it.
-fn repaired(trouble: Trouble, ops: &Ops, family: nft::Family) -> Vec<Repair> {
+fn repaired(foreign: ForeignChange, ops: &Ops, family: nft::Family) -> Vec<Repair> {
     if ops.is_empty() {
         return Vec::new();
     }
-    let by = trouble.by.into_iter().collect::<Vec<_>>().join(", ");
+    let by = foreign.by.into_iter().collect::<Vec<_>>().join(", ");
     vec![Repair {
         what: ops.summary(family),
         by: Some(by).filter(|by| !by.is_empty()),

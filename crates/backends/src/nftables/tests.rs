@@ -11,7 +11,7 @@ use ferry_model::{Family, Plan, Planner};
 
 use super::diff::Diff;
 use super::image::{Image, SetImage};
-use super::lane::want;
+use super::known::want;
 use super::ops::{Ops, TableOp};
 use super::render::{self, Context};
 use super::ruleset::element_key;
@@ -154,13 +154,13 @@ fn following_changes_gives_the_same_as_starting_anew() {
     for seed in 0..60 {
         let mut planner = world::planner(world::options());
         let mut changes = random::Changes::new(seed);
-        let mut lanes: HashMap<Family, (Image, super::lane::Known)> = HashMap::new();
+        let mut states: HashMap<Family, (Image, super::known::Known)> = HashMap::new();
         for step in 0..40 {
             planner.update(changes.step());
             for family in Family::BOTH {
                 let context = context(planner.plan(), family);
                 let fresh = image(planner.plan(), family);
-                let before = lanes
+                let before = states
                     .remove(&family)
                     .filter(|(_, known)| known.context == context);
                 let after = match before {
@@ -179,7 +179,7 @@ fn following_changes_gives_the_same_as_starting_anew() {
                     }
                 };
                 assert_eq!(after.0, fresh, "seed {seed} step {step} {family}");
-                lanes.insert(family, after);
+                states.insert(family, after);
             }
         }
     }

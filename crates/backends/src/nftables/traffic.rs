@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ferry_host::nftables::{Client, Data, Error, Key, Value};
 use ferry_model::{Family, PortName};
 
-use super::lane::Known;
+use super::known::Known;
 use super::names;
 use super::render::{self, FixedSet, Piece};
 use crate::Traffic;

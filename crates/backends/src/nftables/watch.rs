@@ -10,13 +10,13 @@ use ferry_host::nftables::{Client, Error, Family, Monitor, Received, Transaction
 use crate::Alarm;
 
 /// How long the thread waits before it looks whether it is still wanted.
-const NAP: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to wait for the notification of a transaction that is known to have happened.
-const PATIENCE: Duration = Duration::from_millis(200);
+const NOTIFICATION_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What others did to the table of a family.
+/// What others changed in the table of a family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct ForeignChange {
     /// The processes that did it, as far as the kernel told.
     pub(super) by: BTreeSet<String>,
 }
@@ -25,7 +25,7 @@ pub(super) struct Trouble {
 struct State {
     /// The last transaction that was heard of.
     heard: u32,
-    trouble: [Option<Trouble>; 2],
+    changed: [Option<ForeignChange>; 2],
 }
 
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Starts to watch. `generation` is the last one that is known to be good: what happened since then and before
-    /// the first notification counts as trouble.
+    /// the first notification counts as a change by others.
     pub(super) fn start(
         mut monitor: Monitor,
         client: &mut Client,
@@ -63,7 +63,7 @@ impl Watch {
             let mut state = board.state();
             state.heard = now.id;
             if generation != Some(now.id) {
-                state.trouble = [Some(Trouble::default()), Some(Trouble::default())];
+                state.changed = [Some(ForeignChange::default()), Some(ForeignChange::default())];
                 drop(state);
                 alarm();
             }
@@ -86,19 +86,19 @@ impl Watch {
     }
 
     /// What others did to a family's table since the last call.
-    pub(super) fn take(&self, family: Family) -> Option<Trouble> {
-        self.board.state().trouble[index(family)].take()
+    pub(super) fn take(&self, family: Family) -> Option<ForeignChange> {
+        self.board.state().changed[index(family)].take()
     }
 
     /// The same, but only if nothing was heard of since this generation.
-    pub(super) fn take_until(&self, family: Family, generation: u32) -> Option<Trouble> {
+    pub(super) fn take_until(&self, family: Family, generation: u32) -> Option<ForeignChange> {
         let mut state = self.board.state();
-        reached(generation, state.heard).then(|| state.trouble[index(family)].take())?
+        reached(generation, state.heard).then(|| state.changed[index(family)].take())?
     }
 
     /// Whether no transaction up to this one touched the table. Waits a little for it to be heard of.
     pub(super) fn is_harmless(&self, generation: u32) -> bool {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + NOTIFICATION_TIMEOUT;
         let mut state = self.board.state();
         while !reached(state.heard, generation) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -112,7 +112,7 @@ impl Watch {
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
-        state.trouble.iter().all(Option::is_none)
+        state.changed.iter().all(Option::is_none)
     }
 }
 
@@ -134,7 +134,9 @@ impl Listener {
     fn run(mut self) {
         while !self.board.unwanted.load(Ordering::Relaxed) {
             let mut heard = Vec::new();
-            let received = self.monitor.receive(NAP, |transaction| heard.push(transaction));
+            let received = self
+                .monitor
+                .receive(POLL_INTERVAL, |transaction| heard.push(transaction));
             heard.into_iter().for_each(|transaction| self.hear(transaction));
             match received {
                 Ok(Received::Nothing | Received::Some) => {}
@@ -152,28 +154,28 @@ impl Listener {
     fn hear(&self, transaction: Transaction) {
         let mut state = self.board.state();
         state.heard = transaction.generation.id;
-        let mut troubled = false;
+        let mut changed = false;
         if transaction.port != self.own_port {
             for change in &transaction.changes {
-                let trouble = state.trouble[index(change.family)].get_or_insert_default();
+                let noticed = state.changed[index(change.family)].get_or_insert_default();
                 let process = &transaction.generation;
-                trouble
+                noticed
                     .by
                     .insert(format!("{} (pid {})", process.process, process.pid));
-                troubled = true;
+                changed = true;
             }
         }
         drop(state);
         self.board.news.notify_all();
-        if troubled && !self.board.unwanted.load(Ordering::Relaxed) {
+        if changed && !self.board.unwanted.load(Ordering::Relaxed) {
             (self.alarm)();
         }
     }
 
     /// Notifications were lost: anything may have happened.
     fn lost(&self) {
-        for trouble in &mut self.board.state().trouble {
-            trouble.get_or_insert_default();
+        for noticed in &mut self.board.state().changed {
+            noticed.get_or_insert_default();
         }
         self.board.news.notify_all();
         if !self.board.unwanted.load(Ordering::Relaxed) {

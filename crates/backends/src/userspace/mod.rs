@@ -19,6 +19,7 @@ mod render;
 mod ruleset;
 mod traffic;
 
-pub use live::{Config, Userspace};
+pub use live::{Options, Userspace};
+pub use portals::owns_chain;
 pub use relay::Settings;
 pub use ruleset::Ingress;

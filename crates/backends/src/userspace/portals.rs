@@ -19,6 +19,13 @@ pub(super) enum Chain {
     NodePortNonLocal,
 }
 
+/// Whether a chain of a table is one of this mode's.
+pub fn owns_chain(table: &str, chain: &str) -> bool {
+    Chain::ALL
+        .into_iter()
+        .any(|ours| (ours.table(), ours.name()) == (table, chain))
+}
+
 impl Chain {
     pub(super) const ALL: [Chain; 5] = [
         Chain::PortalsContainer,

@@ -46,7 +46,7 @@ impl TestNode {
         TestNode {
             flavour,
             planner: planner(),
-            backend: Iptables::new(options, alarm),
+            backend: Iptables::open(options, alarm),
             alarms,
             _lock: lock,
         }

@@ -20,7 +20,7 @@ fn silent() -> Alarm {
 
 fn backend(namespace: &Namespace) -> Nftables {
     namespace
-        .run(|| Nftables::new(Options::default(), silent()).unwrap())
+        .run(|| Nftables::open(Options::default(), silent()).unwrap())
         .unwrap()
 }
 
@@ -103,7 +103,7 @@ fn counters_count_by_port_and_endpoint() {
         ..Options::default()
     };
     let mut backend = namespace
-        .run(|| Nftables::new(options, silent()).unwrap())
+        .run(|| Nftables::open(options, silent()).unwrap())
         .unwrap();
     apply(&mut backend, &planner);
     namespace

@@ -50,7 +50,7 @@ fn apply(network: &Network, backend: &mut Nftables, planner: &Planner) {
 fn open(network: &Network) -> Nftables {
     network
         .node()
-        .run(|| Nftables::new(Options::default(), silent()).unwrap())
+        .run(|| Nftables::open(Options::default(), silent()).unwrap())
         .unwrap()
 }
 

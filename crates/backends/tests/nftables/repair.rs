@@ -30,7 +30,7 @@ fn what_others_change_is_repaired() {
     let planner = rich();
     let (alarm, alarms) = counted();
     let mut backend = namespace
-        .run(|| Nftables::new(Options::default(), alarm).unwrap())
+        .run(|| Nftables::open(Options::default(), alarm).unwrap())
         .unwrap();
     apply(&mut backend, &planner);
     for (line, what) in [
@@ -80,7 +80,7 @@ fn changes_of_other_tables_do_not_disturb() {
     let mut planner = rich();
     let (alarm, alarms) = counted();
     let mut backend = namespace
-        .run(|| Nftables::new(Options::default(), alarm).unwrap())
+        .run(|| Nftables::open(Options::default(), alarm).unwrap())
         .unwrap();
     apply(&mut backend, &planner);
     for pod in 4..14 {

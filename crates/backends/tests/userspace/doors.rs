@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use ferry_backends::Backend;
-use ferry_backends::userspace::{Config, Ingress, Userspace};
+use ferry_backends::userspace::{Ingress, Options, Userspace};
 use ferry_lab::netns::Namespace;
 use ferry_model::Protocol::{Sctp, Tcp, Udp};
 use ferry_model::{Event, Family, NodePortAddress, Planner, TrafficPolicy};
@@ -401,14 +401,14 @@ fn sctp_is_declined_by_name() {
 #[test]
 fn a_port_range_is_kept_to() {
     inside("range", || {
-        let config = Config {
+        let options = Options {
             ingress: Ingress::Mapped,
             ports: Some(20000..=20001),
-            ..Config::default()
+            ..Options::default()
         };
         let mut world = World {
             planner: planner(&["127.0.0.1"], "10.244.0.0/16"),
-            backend: Userspace::start(config).unwrap(),
+            backend: Userspace::open(options, silent()).unwrap(),
         };
         let one = endpoint("127.0.1.1:8080");
         for name in ["a", "b"] {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferry_backends::userspace::{Config, Ingress, Userspace};
-use ferry_backends::{Applied, Backend, Error};
+use ferry_backends::userspace::{Ingress, Options, Userspace};
+use ferry_backends::{Alarm, Applied, Backend, Error};
 use ferry_model::{
     DetectLocal, EndpointSlice, Event, Family, Host, Node, PlanOptions, Planner, Policy, Protocol, Service,
     ServiceName, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort,
@@ -31,6 +31,10 @@ impl<F: Fn()> Drop for OnDrop<F> {
     fn drop(&mut self) {
         (self.0)();
     }
+}
+
+pub(crate) fn silent() -> Alarm {
+    Arc::new(|| {})
 }
 
 pub(crate) fn ip(text: &str) -> IpAddr {
@@ -83,13 +87,13 @@ pub(crate) fn planner(addresses: &[&str], cluster: &str) -> Planner {
 
 impl World {
     pub(crate) fn new(ingress: Ingress, planner: Planner) -> World {
-        let config = Config {
+        let options = Options {
             ingress,
-            ..Config::default()
+            ..Options::default()
         };
         World {
             planner,
-            backend: Userspace::start(config).unwrap(),
+            backend: Userspace::open(options, silent()).unwrap(),
         }
     }
 

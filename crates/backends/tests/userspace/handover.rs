@@ -6,17 +6,18 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use ferry_backends::userspace::{Config, Ingress, Userspace};
+use ferry_backends::Backend;
+use ferry_backends::userspace::{Ingress, Options, Userspace};
 use ferry_lab::netns::Namespace;
 use ferry_model::Protocol::{Tcp, Udp};
 
 use crate::fixture::*;
 
 fn start(ingress: Ingress, path: &Path, world: Option<&World>) -> World {
-    let config = Config {
+    let options = Options {
         ingress,
         handover: Some(path.join("handover")),
-        ..Config::default()
+        ..Options::default()
     };
     let planner = world.map_or_else(
         || planner(&["127.0.0.1"], "10.244.0.0/16"),
@@ -24,7 +25,7 @@ fn start(ingress: Ingress, path: &Path, world: Option<&World>) -> World {
     );
     World {
         planner,
-        backend: Userspace::start(config).unwrap(),
+        backend: Userspace::open(options, silent()).unwrap(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ferry_backends::Backend;
-use ferry_backends::userspace::{Config, Ingress, Userspace};
+use ferry_backends::userspace::{Ingress, Options, Userspace};
 use ferry_lab::netns::{Network, Outcome, Probe, Proto};
 use ferry_model::Protocol::{Tcp, Udp};
 use ferry_model::{Family, TrafficPolicy};
@@ -29,14 +29,14 @@ struct Lab {
 
 impl Lab {
     fn up() -> Lab {
-        Lab::with(Config::default())
+        Lab::with(Options::default())
     }
 
-    fn with(config: Config) -> Lab {
+    fn with(options: Options) -> Lab {
         let network = Network::up().unwrap();
         let planner = planner(&NODE_ADDRESSES, "10.244.0.0/16");
         let world = World {
-            backend: start(&network, config),
+            backend: start(&network, options),
             planner,
         };
         Lab { network, world }
@@ -95,12 +95,15 @@ impl Lab {
 }
 
 /// A backend on the node, led to by rules.
-fn start(network: &Network, config: Config) -> Userspace {
-    let config = Config {
+fn start(network: &Network, options: Options) -> Userspace {
+    let options = Options {
         ingress: Ingress::Portals,
-        ..config
+        ..options
     };
-    network.node().run(|| Userspace::start(config).unwrap()).unwrap()
+    network
+        .node()
+        .run(|| Userspace::open(options, silent()).unwrap())
+        .unwrap()
 }
 
 /// The packet table of userspace mode: whatever the client, the endpoint sees the node.
@@ -252,7 +255,7 @@ fn rules_are_repaired_kept_over_a_restart_and_removed_for_good() {
         .sh("iptables -t nat -F; iptables -t nat -D KUBE-PORTALS-HOST 1 || true")
         .unwrap();
     drop(lab.world.backend);
-    lab.world.backend = start(&lab.network, Config::default());
+    lab.world.backend = start(&lab.network, Options::default());
     lab.apply();
     assert_eq!(
         lab.ask("pod2", "10.96.0.1", 80, Proto::Tcp),
@@ -278,9 +281,9 @@ fn rules_are_repaired_kept_over_a_restart_and_removed_for_good() {
 /// A running backend looks at its rules when the time has come, repairs them and says so.
 #[test]
 fn rules_are_repaired_while_the_backend_runs() {
-    let mut lab = Lab::with(Config {
+    let mut lab = Lab::with(Options {
         check: Duration::from_millis(1),
-        ..Config::default()
+        ..Options::default()
     });
     let web = service("web", "10.96.0.1", &[("http", Tcp, 80)]).to(&[at("10.244.1.2:8080")]);
     lab.world.set(&web.node_port(30080));
@@ -323,11 +326,11 @@ fn rules_are_repaired_while_the_backend_runs() {
 #[test]
 fn a_successor_goes_on_with_the_rules() {
     let files = tempfile::tempdir().unwrap();
-    let config = Config {
+    let options = Options {
         handover: Some(files.path().join("handover")),
-        ..Config::default()
+        ..Options::default()
     };
-    let mut lab = Lab::with(config.clone());
+    let mut lab = Lab::with(options.clone());
     let ports = [("http", Tcp, 80), ("dns", Udp, 80)];
     let web = service("web", "10.96.0.1", &ports)
         .to(&[at("10.244.1.2:8080")])
@@ -336,7 +339,7 @@ fn a_successor_goes_on_with_the_rules() {
     lab.apply();
     let before = lab.rules();
     for _ in 0..2 {
-        let next = start(&lab.network, config.clone());
+        let next = start(&lab.network, options.clone());
         let predecessor = std::mem::replace(&mut lab.world.backend, next);
         assert_eq!(lab.apply(), Vec::<String>::new());
         assert!(predecessor.is_retired());

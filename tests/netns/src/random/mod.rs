@@ -73,19 +73,19 @@ fn backend(mode: Mode, record: &Path) -> Result<(Policy, Box<dyn Backend>)> {
     let alarm: ferry_backends::Alarm = Arc::new(|| {});
     Ok(match mode {
         Mode::Nftables => {
-            let backend = nftables::Nftables::new(nftables::Options::default(), alarm)?;
+            let backend = nftables::Nftables::open(nftables::Options::default(), alarm)?;
             (Policy::nftables(false), Box::new(backend))
         }
         Mode::Iptables => {
-            let backend = iptables::Iptables::new(iptables::Options::default(), alarm);
+            let backend = iptables::Iptables::open(iptables::Options::default(), alarm);
             (Policy::iptables(false), Box::new(backend))
         }
         Mode::Ipvs => {
-            let settings = ipvs::Settings {
+            let options = ipvs::Options {
                 record: record.to_owned(),
-                ..ipvs::Settings::default()
+                ..ipvs::Options::default()
             };
-            (Policy::ipvs(), Box::new(ipvs::IpvsBackend::open(settings)?))
+            (Policy::ipvs(), Box::new(ipvs::Ipvs::open(options, alarm)?))
         }
         Mode::Userspace => bail!("{} has no sequences here", mode.as_str()),
     })

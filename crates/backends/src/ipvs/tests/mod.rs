@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ferry_model::*;
 
-use super::Settings;
+use super::Options;
 use super::diff::Before;
 use super::family::{render_all, rules};
 use super::observe::{Addresses, view};
@@ -59,14 +59,14 @@ fn rendered(plan: &Plan, family: Family) -> (Ruleset, Rules) {
         &mut ruleset,
         plan,
         &view,
-        &Settings::default(),
+        &Options::default(),
         &mut Before::default(),
     );
     let rules = rules(
         &ruleset,
         plan.node(),
         family,
-        Settings::default().masquerade_mark,
+        Options::default().masquerade_mark,
         true,
     );
     (ruleset, rules)

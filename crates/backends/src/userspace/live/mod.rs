@@ -29,8 +29,8 @@ const RETRY: Duration = Duration::from_secs(5);
 const TAKEOVER: Duration = Duration::from_secs(30);
 
 /// How userspace mode is set up.
-#[derive(Clone)]
-pub struct Config {
+#[derive(Clone, Debug)]
+pub struct Options {
     pub ingress: Ingress,
     /// Where proxy ports listen when rules lead to them; none or a wildcard means everywhere.
     pub bind_address: Option<IpAddr>,
@@ -41,63 +41,46 @@ pub struct Config {
     pub check: Duration,
     /// A unix socket by which a successor gets our sockets, and we got those of a predecessor.
     pub handover: Option<PathBuf>,
-    /// Called when a successor has taken over.
-    pub retired: Option<Alarm>,
 }
 
-impl Default for Config {
+impl Default for Options {
     fn default() -> Self {
-        Config {
+        Options {
             ingress: Ingress::default(),
             bind_address: None,
             ports: None,
             relay: Settings::default(),
             check: Duration::from_secs(30),
             handover: None,
-            retired: None,
         }
     }
 }
 
-impl std::fmt::Debug for Config {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Config")
-            .field("ingress", &self.ingress)
-            .field("bind_address", &self.bind_address)
-            .field("ports", &self.ports)
-            .field("relay", &self.relay)
-            .field("check", &self.check)
-            .field("handover", &self.handover)
-            .finish_non_exhaustive()
-    }
-}
-
 /// The backend.
-#[derive(Debug)]
 pub struct Userspace {
     state: Arc<Mutex<State>>,
     handover: Option<PathBuf>,
-    retired: Option<RetiredAlarm>,
+    alarm: Alarm,
     predecessor: Option<(Predecessor, Instant)>,
     offering: Option<Offering>,
 }
 
-#[derive(Clone)]
-struct RetiredAlarm(Alarm);
-
-impl std::fmt::Debug for RetiredAlarm {
+impl std::fmt::Debug for Userspace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RetiredAlarm")
+        f.debug_struct("Userspace")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }
 
 impl Userspace {
     /// Starts the relay, with the sockets of a predecessor if there is one. It serves nothing before a plan is applied.
-    pub fn start(config: Config) -> Result<Self, Error> {
-        let relay = Relay::start(config.relay.clone()).map_err(failed("start the relay's threads"))?;
-        let mut state = State::new(&config, relay);
+    /// `alarm` is called from another thread when a successor has taken over.
+    pub fn open(options: Options, alarm: Alarm) -> Result<Self, Error> {
+        let relay = Relay::start(options.relay.clone()).map_err(failed("start the relay's threads"))?;
+        let mut state = State::new(&options, relay);
         let mut predecessor = None;
-        if let Some(path) = &config.handover {
+        if let Some(path) = &options.handover {
             match handover::inherit(path) {
                 Ok(Some((process, estate))) => {
                     state.inherit(estate);
@@ -110,8 +93,8 @@ impl Userspace {
         }
         let mut backend = Userspace {
             state: Arc::new(Mutex::new(state)),
-            handover: config.handover,
-            retired: config.retired.map(RetiredAlarm),
+            handover: options.handover,
+            alarm,
             predecessor,
             offering: None,
         };
@@ -124,13 +107,11 @@ impl Userspace {
     /// Makes our sockets available to a successor.
     fn offer(&mut self) {
         let Some(path) = &self.handover else { return };
-        let (state, retiring, alarm) = (self.state.clone(), self.state.clone(), self.retired.clone());
+        let (state, retiring, alarm) = (self.state.clone(), self.state.clone(), self.alarm.clone());
         let estate = move || lock(&state).estate();
         let retire = move || {
             lock(&retiring).retire();
-            if let Some(RetiredAlarm(alarm)) = &alarm {
-                alarm();
-            }
+            alarm();
         };
         match Offering::start(path, estate, retire) {
             Ok(offering) => self.offering = Some(offering),
@@ -139,16 +120,6 @@ impl Userspace {
                 tracing::warn!(%error, path = %path.display(), "Sockets cannot be handed over to a successor: a restart will cut connections")
             }
         }
-    }
-
-    /// Whether a successor has taken over: nothing is left to do but to let connections end.
-    pub fn is_retired(&self) -> bool {
-        lock(&self.state).is_retired()
-    }
-
-    /// Open connections, TCP and UDP.
-    pub fn open_connections(&self) -> usize {
-        lock(&self.state).open_connections()
     }
 
     /// Once every family that the predecessor served is applied, it can stop. Says whether it has.
@@ -173,11 +144,11 @@ impl Userspace {
 impl Backend for Userspace {
     fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
         let applied = lock(&self.state).apply(plan, family)?;
-        match self.complete_takeover() && !applied.warnings.is_empty() {
+        if self.complete_takeover() && !applied.warnings.is_empty() {
             // What the predecessor was in the way of may work now.
-            true => lock(&self.state).apply(plan, family),
-            false => Ok(applied),
+            return lock(&self.state).apply(plan, family);
         }
+        Ok(applied)
     }
 
     fn cleanup(&mut self) -> Result<(), Error> {
@@ -199,6 +170,14 @@ impl Backend for Userspace {
 
     fn notes(&self) -> Vec<String> {
         lock(&self.state).notes()
+    }
+
+    fn is_retired(&self) -> bool {
+        lock(&self.state).is_retired()
+    }
+
+    fn open_connections(&self) -> usize {
+        lock(&self.state).open_connections()
     }
 }
 

@@ -14,7 +14,7 @@ use ferry_model::{
 
 use super::port::{Leaving, LivePort, Means};
 use super::rules::Rules;
-use super::{Config, RETRY};
+use super::{Options, RETRY};
 use crate::userspace::handover::Estate;
 use crate::userspace::loopback::Loopback;
 use crate::userspace::portals::{self, Listen, Rule};
@@ -55,13 +55,13 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(config: &Config, relay: Relay) -> Self {
+    pub(super) fn new(options: &Options, relay: Relay) -> Self {
         State {
             relay,
-            ingress: config.ingress,
-            bind_address: config.bind_address.filter(|ip| !ip.is_unspecified()),
-            ports: Ports::new(config.ports.clone()),
-            check: config.check,
+            ingress: options.ingress,
+            bind_address: options.bind_address.filter(|ip| !ip.is_unspecified()),
+            ports: Ports::new(options.ports.clone()),
+            check: options.check,
             loopback: None,
             families: PerFamily::default(),
             estate: Estate::default(),

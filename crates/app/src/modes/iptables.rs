@@ -1,0 +1,59 @@
+//! The iptables mode.
+
+use std::time::Duration;
+
+use ferry_backends::iptables::{Iptables, Options};
+use ferry_model::Policy;
+
+use super::{Conntrack, Demo, Descriptor, HOURLY, Metrics, owns_no_chain, silent, supports_iptables};
+use crate::config::Settings;
+
+/// How often legacy iptables, which tells nothing by itself, is looked at.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "iptables",
+    policy: |settings| Policy::iptables(settings.iptables.localhost_node_ports),
+    open: |settings, alarm| Ok(Box::new(Iptables::open(options(settings), alarm))),
+    clean_up: |settings, keep| Iptables::open(options(settings), silent()).cleanup_beside(keep),
+    owns_chain: owns_no_chain,
+    supports: supports_iptables,
+    relays: false,
+    conntrack: Conntrack::Swept,
+    full_sync_period: |_| HOURLY,
+    metrics: Metrics {
+        sync_failures: (
+            "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+            "Cumulative proxy iptables restore failures",
+        ),
+        shown: &[
+            "kubeproxy_sync_full_proxy_rules_duration_seconds",
+            "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+            "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+            "kubeproxy_sync_proxy_rules_iptables_total",
+            "kubeproxy_sync_proxy_rules_iptables_last",
+        ],
+        packets: &[
+            (
+                "ct_state_invalid_dropped_pkts",
+                "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+                "[ALPHA] packets dropped by iptables to work around conntrack problems",
+            ),
+            (
+                "localhost_nps_accepted_pkts",
+                "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+                "[ALPHA] Number of packets accepted on nodeports of loopback interface",
+            ),
+        ],
+    },
+    announcement: None,
+    demo: Some(Demo { sabotage: None }),
+};
+
+fn options(settings: &Settings) -> Options {
+    Options {
+        masquerade_bit: settings.iptables.masquerade_bit,
+        poll: POLL_INTERVAL,
+        ..Options::default()
+    }
+}

@@ -1,0 +1,60 @@
+//! The nftables mode.
+
+use anyhow::ensure;
+use ferry_backends::Backend;
+use ferry_backends::nftables::{Nftables, Options, TABLE};
+use ferry_host::nftables::{Client, Family};
+use ferry_model::Policy;
+
+use super::{
+    Conntrack, Demo, Descriptor, HOURLY, Metrics, Sabotage, owns_no_chain, silent, supports_every_family,
+};
+use crate::config::Settings;
+
+/// kube-proxy's way past its check of the kernel's version.
+const SKIP_KERNEL_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "nftables",
+    policy: |settings| Policy::nftables(settings.nftables.localhost_node_ports),
+    open: |settings, alarm| Ok(Box::new(Nftables::open(options(settings), alarm)?)),
+    clean_up: |_, _| Nftables::open(Options::default(), silent())?.cleanup(),
+    owns_chain: owns_no_chain,
+    supports: supports_every_family,
+    relays: false,
+    conntrack: Conntrack::Swept,
+    full_sync_period: |_| HOURLY,
+    metrics: Metrics {
+        sync_failures: (
+            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+            "Cumulative proxy nftables sync failures",
+        ),
+        shown: &[
+            "kubeproxy_sync_full_proxy_rules_duration_seconds",
+            "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+            "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+        ],
+        packets: &[],
+    },
+    announcement: None,
+    demo: Some(Demo {
+        sabotage: Some(Sabotage {
+            title: "Someone deletes the proxy's table",
+            run: delete_table,
+        }),
+    }),
+};
+
+fn options(settings: &Settings) -> Options {
+    Options {
+        masquerade_bit: settings.nftables.masquerade_bit,
+        counters: settings.traffic_counters,
+        check_kernel: std::env::var_os(SKIP_KERNEL_CHECK).is_none_or(|value| value.is_empty()),
+    }
+}
+
+fn delete_table() -> anyhow::Result<()> {
+    let deleted = Client::open()?.delete_table(Family::Ip, TABLE)?;
+    ensure!(deleted, "there was no table to delete");
+    Ok(())
+}
