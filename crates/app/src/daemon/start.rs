@@ -60,6 +60,7 @@ pub(super) fn prepare_only(settings: Settings) -> anyhow::Result<()> {
 pub(super) fn serve(settings: Settings) -> anyhow::Result<Ending> {
     let started = SystemTime::now();
     process::reap_stand_in();
+    process::raise_open_files_limit();
     let prepared = match prepare(settings)? {
         Ok(prepared) => prepared,
         Err(Stop::Reconfigure(_)) => return Ok(Ending::Again(None)),

@@ -160,7 +160,7 @@ pub fn start(
     runtime: &Handle,
 ) -> Result<Server, ListenError> {
     let listener = listen::bind(address, Wildcard::BothFamilies)?;
-    Server::start(listener, runtime, move |request| {
+    Server::start("healthz", listener, runtime, move |request| {
         let reply = answer(request.uri().path(), &health, eligible(), &metrics, Now::read());
         async move { reply }
     })

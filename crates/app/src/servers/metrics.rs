@@ -49,7 +49,7 @@ impl std::fmt::Debug for Exposed {
 /// Opens the metrics server.
 pub fn start(address: SocketAddr, exposed: Arc<Exposed>, runtime: &Handle) -> Result<Server, ListenError> {
     let listener = listen::bind(address, Wildcard::BothFamilies)?;
-    Server::start(listener, runtime, move |request| {
+    Server::start("metrics", listener, runtime, move |request| {
         answer(request, Arc::clone(&exposed))
     })
     .map_err(|source| ListenError::new(address, source))

@@ -3,6 +3,7 @@
 //! A client that is slow, silent or one of too many can hold up only itself.
 
 pub mod component;
+pub mod connections;
 pub mod health;
 pub mod listen;
 pub mod metrics;

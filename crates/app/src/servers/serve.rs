@@ -1,8 +1,7 @@
 //! HTTP/1.1 over a listening socket: the accept loop, its limits, and the replies that servers share.
 
 use std::future::Future;
-use std::net::{SocketAddr, TcpListener};
-use std::pin::pin;
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,42 +12,73 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+
+use super::connections::{Connections, Limits, Seat};
 
 /// A complete answer.
 pub type Reply = Response<Full<Bytes>>;
 
-/// Connections served at a time; more wait in the kernel's backlog.
-const CONNECTIONS: usize = 256;
-/// How long a client may take to send its request's head.
-const HEAD: Duration = Duration::from_secs(30);
+/// A server lets in no more clients than these at a time.
+const MAX_CONNECTIONS: usize = 1024;
+/// How long a client may take to send a request's head, the time before its first byte included.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait after a connection could not be accepted.
+pub(crate) const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// How long a client may leave an answer unread.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Plain text as most endpoints answer.
 pub const TEXT: &str = "text/plain; charset=utf-8";
 /// JSON.
 pub const JSON: &str = "application/json";
 
-/// A running server. Dropping it closes the listener and cuts every connection.
+/// A running server. Dropping it closes the listener at once, and every connection soon.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    listener: Arc<tokio::net::TcpListener>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Server {
-    /// Serves `answer` on `listener`, on the given runtime.
-    pub fn start<A, F>(listener: TcpListener, runtime: &Handle, answer: A) -> std::io::Result<Self>
+    /// Serves `answer` on `listener`, on the given runtime, to as many clients as a server has room for.
+    pub fn start<A, F>(
+        name: &'static str,
+        listener: TcpListener,
+        runtime: &Handle,
+        answer: A,
+    ) -> std::io::Result<Self>
+    where
+        A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Reply> + Send + 'static,
+    {
+        Self::start_among(room_for_clients(name), listener, runtime, answer)
+    }
+
+    /// The same, sharing the room for clients with other servers.
+    pub fn start_among<A, F>(
+        connections: Arc<Connections>,
+        listener: TcpListener,
+        runtime: &Handle,
+        answer: A,
+    ) -> std::io::Result<Self>
     where
         A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Reply> + Send + 'static,
     {
         let address = listener.local_addr()?;
         let _in_runtime = runtime.enter();
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        let task = runtime.spawn(accept(listener, answer));
-        Ok(Self { address, task })
+        let listener = Arc::new(tokio::net::TcpListener::from_std(listener)?);
+        let task = runtime.spawn(accept(Arc::clone(&listener), connections, answer));
+        Ok(Self {
+            address,
+            listener,
+            task,
+        })
     }
 
     /// Where it listens; the real port when 0 was asked for.
@@ -59,47 +89,83 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // The task ends when the runtime gets to it; who wants to bind the port again must not have to wait for that.
+        let _ = SockRef::from(&*self.listener).shutdown(Shutdown::Both);
         self.task.abort();
     }
 }
 
-async fn accept<A, F>(listener: tokio::net::TcpListener, answer: A)
+/// Room for the clients of a server, or of several that share it. All servers together leave most of the files that
+/// may be open to the rest of the daemon.
+pub fn room_for_clients(name: &'static str) -> Arc<Connections> {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let total = files.map_or(MAX_CONNECTIONS, |files| {
+        (files as usize / 16).clamp(4, MAX_CONNECTIONS)
+    });
+    let limits = Limits {
+        total,
+        per_address: (total / 8).max(2),
+    };
+    Connections::new(name, limits)
+}
+
+async fn accept<A, F>(listener: Arc<tokio::net::TcpListener>, connections: Arc<Connections>, answer: A)
 where
     A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Reply> + Send + 'static,
 {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
     // Owned here, so that the connections end with this task.
-    let mut connections = JoinSet::new();
+    let mut clients = JoinSet::new();
     loop {
-        while connections.try_join_next().is_some() {}
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else {
-            return;
-        };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        while clients.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, client)) => {
+                let seat = connections.admit(Some(client.ip()));
+                clients.spawn(converse(stream, seat, answer.clone()));
+                // Whoever has sent a request is heard before more are let in and may displace it.
+                tokio::task::yield_now().await;
+            }
+            // Closed by whoever had the server.
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return,
             Err(error) => {
-                tracing::debug!(%error, "accept failed");
+                tracing::debug!(err = %error, "Can't accept a connection");
                 // Out of file descriptors, most likely: let some come back.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
+                connections.make_room();
+                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
             }
-        };
-        let answer = answer.clone();
-        connections.spawn(async move {
-            let service = service_fn(move |request| {
-                let reply = answer(request);
-                async move { Ok::<_, std::convert::Infallible>(reply.await) }
-            });
-            let connection = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD)
-                .serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = pin!(connection).await {
-                tracing::trace!(%error, "connection ended");
+        }
+    }
+}
+
+/// Serves one client until it leaves or its place is wanted for another.
+async fn converse<A, F>(stream: TcpStream, seat: Seat, answer: A)
+where
+    A: Fn(Request<Incoming>) -> F + Send,
+    F: Future<Output = Reply> + Send,
+{
+    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
+    let seat = &seat;
+    let service = service_fn(|request| {
+        seat.answering();
+        let reply = answer(request);
+        async move {
+            let reply = reply.await;
+            seat.waiting();
+            Ok::<_, std::convert::Infallible>(reply)
+        }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .title_case_headers(true)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        ended = connection => {
+            if let Err(error) = ended {
+                tracing::trace!(err = %error, "Connection ended");
             }
-            drop(place);
-        });
+        }
+        () = seat.taken() => {}
     }
 }
 

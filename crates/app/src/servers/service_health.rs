@@ -1,7 +1,9 @@
 //! Health-check node ports: a load balancer asks here whether this node has endpoints of one service.
 //!
 //! One set of listeners per service and family, on the addresses where node ports are answered. Opening is all or
-//! nothing across those addresses; what could not be opened is tried again after the next successful sync.
+//! nothing across those addresses; what could not be opened is tried again after the next successful sync. A listener
+//! whose address stays is left alone, and one that goes is closed before another is opened: a wildcard and an address
+//! of the same port exclude each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,9 +14,10 @@ use ferry_model::{Family, NodePorts, PerFamily, ServiceName};
 use http::{HeaderValue, StatusCode};
 use tokio::runtime::Handle;
 
+use super::connections::Connections;
 use super::health::Health;
 use super::listen::{self, ListenError, Wildcard};
-use super::serve::{JSON, Reply, Server, reply};
+use super::serve::{JSON, Reply, Server, reply, room_for_clients};
 use crate::clock::Now;
 use crate::events::{Event, Recorder};
 
@@ -26,6 +29,8 @@ pub struct ServiceHealth {
     recorder: Recorder,
     node_name: Arc<str>,
     addresses: PerFamily<Vec<IpAddr>>,
+    /// Shared by all ports, so that the number of services does not multiply what clients can hold.
+    connections: Arc<Connections>,
     checks: BTreeMap<(Family, ServiceName), Check>,
     unopened: BTreeSet<(Family, ServiceName)>,
 }
@@ -35,7 +40,7 @@ pub struct ServiceHealth {
 struct Check {
     port: u16,
     local_endpoints: Arc<AtomicU32>,
-    /// Empty while it could not be opened.
+    /// Empty while they could not be opened.
     servers: Vec<Server>,
 }
 
@@ -57,12 +62,13 @@ impl ServiceHealth {
             recorder,
             node_name,
             addresses: PerFamily::from_fn(|family| vec![wildcard(family)]),
+            connections: room_for_clients("service health checks"),
             checks: BTreeMap::new(),
             unopened: BTreeSet::new(),
         }
     }
 
-    /// Node ports of a family are answered on these addresses; reopens everything if that is news.
+    /// Node ports of a family are answered on these addresses; takes effect when opened.
     pub fn set_addresses(&mut self, family: Family, node_ports: &NodePorts) {
         let addresses = match node_ports {
             NodePorts::All => vec![wildcard(family)],
@@ -72,12 +78,8 @@ impl ServiceHealth {
             return;
         }
         *self.addresses.get_mut(family) = addresses;
-        for ((of, name), check) in &mut self.checks {
-            if *of == family {
-                check.servers.clear();
-                self.unopened.insert((family, name.clone()));
-            }
-        }
+        let of_family = self.checks.keys().filter(|(of, _)| *of == family);
+        self.unopened.extend(of_family.cloned());
     }
 
     /// What a service wants now; `None` closes what it had.
@@ -111,38 +113,55 @@ impl ServiceHealth {
     /// Opens what is not open yet. To be called once everything that changed was [`ServiceHealth::set`]: a port may
     /// have moved from one service to another.
     pub fn open(&mut self) {
-        for key in std::mem::take(&mut self.unopened) {
+        let unopened = std::mem::take(&mut self.unopened);
+        for key in &unopened {
+            let addresses = self.addresses.get(key.0);
+            if let Some(check) = self.checks.get_mut(key) {
+                check
+                    .servers
+                    .retain(|server| addresses.contains(&server.address().ip()));
+            }
+        }
+        for key in unopened {
             let Some(check) = self.checks.get(&key) else {
                 continue;
             };
-            match self.listen(&key, check) {
+            let opened = self.listen(&key, check);
+            let port = check.port;
+            match opened {
                 Ok(servers) => {
                     if let Some(check) = self.checks.get_mut(&key) {
-                        check.servers = servers;
+                        check.servers.extend(servers);
                     }
                 }
                 Err(error) => {
-                    let port = check.port;
                     self.report(&key.1, port, &error);
+                    if let Some(check) = self.checks.get_mut(&key) {
+                        check.servers.clear();
+                    }
                     self.unopened.insert(key);
                 }
             }
         }
     }
 
+    /// Listens on the addresses where nothing listens yet.
     fn listen(
         &self,
         (family, name): &(Family, ServiceName),
         check: &Check,
     ) -> Result<Vec<Server>, ListenError> {
+        let is_open = |address| check.servers.iter().any(|server| server.address() == address);
         let addresses = self.addresses.get(*family).iter();
         let addresses = addresses.map(|address| SocketAddr::new(*address, check.port));
         addresses
+            .filter(|address| !is_open(*address))
             .map(|address| {
                 let listener = listen::bind(address, Wildcard::OwnFamily)?;
                 let (name, health) = (name.clone(), Arc::clone(&self.health));
                 let local_endpoints = Arc::clone(&check.local_endpoints);
-                Server::start(listener, &self.runtime, move |_| {
+                let connections = Arc::clone(&self.connections);
+                Server::start_among(connections, listener, &self.runtime, move |_| {
                     let count = local_endpoints.load(Ordering::Relaxed);
                     let reply = answer(&name, count, health.healthy(Now::read()));
                     async move { reply }
@@ -180,9 +199,10 @@ fn can_be_bound(address: &IpAddr) -> bool {
 }
 
 fn answer(name: &ServiceName, local_endpoints: u32, healthy: bool) -> Reply {
-    let status = match local_endpoints != 0 && healthy {
-        true => StatusCode::OK,
-        false => StatusCode::SERVICE_UNAVAILABLE,
+    let status = if local_endpoints != 0 && healthy {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
     };
     let body = format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": {:?},\n\t\t\"name\": {:?}\n\t}},\n\

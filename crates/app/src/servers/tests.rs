@@ -1,8 +1,8 @@
 //! The servers over real sockets: exact codes, headers and bodies.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -440,10 +440,6 @@ fn health_checks_move_close_and_are_tried_again() {
 
     let only = "127.0.0.1".parse().unwrap();
     checks.set_addresses(Family::V4, &NodePorts::Only(vec![only]));
-    wait_until(
-        || TcpStream::connect(at).is_err(),
-        "closed, to be opened elsewhere",
-    );
     checks.open();
     assert_eq!(get(at, "/").status, 200);
 
@@ -474,21 +470,211 @@ fn wait_until(mut done: impl FnMut() -> bool, what: &str) {
     }
 }
 
+/// Counts what it is asked to deliver.
+#[derive(Clone, Default)]
+struct Counting(Arc<AtomicUsize>);
+
+impl crate::events::Sink for Counting {
+    async fn deliver(&self, _: http::Request<Vec<u8>>) -> crate::events::Delivered {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        crate::events::Delivered::Yes
+    }
+}
+
 #[test]
-fn a_silent_client_holds_nobody_up() {
+fn listeners_change_their_addresses_without_standing_in_each_others_way() {
     let runtime = runtime();
     let health = Arc::new(Health::new(Duration::from_secs(60)));
-    let server = health::start(
-        anywhere(),
-        health,
-        || true,
+    let events = Counting::default();
+    let recorder = Recorder::start(
+        events.clone(),
+        "h",
         metrics_of(Mode::named("nftables").unwrap()),
         runtime.handle(),
-    )
-    .unwrap();
-    let silent: Vec<TcpStream> = (0..50)
-        .map(|_| TcpStream::connect(server.address()).unwrap())
-        .collect();
+    );
+    let mut checks = ServiceHealth::new(runtime.handle().clone(), health, recorder.clone(), "n".into());
+    let port = free_port();
+    let wanted = Wanted {
+        port,
+        local_endpoints: 1,
+    };
+    checks.set(Family::V4, &ServiceName::new("ns", "svc"), Some(wanted));
+    let [one, two, three]: [IpAddr; 3] = [1, 2, 3].map(|last| [127, 0, 0, last].into());
+    let answers = |address| TcpStream::connect((address, port)).is_ok();
+    for _ in 0..30 {
+        for addresses in [vec![], vec![one, two], vec![two, three], vec![three]] {
+            let node_ports = if addresses.is_empty() {
+                NodePorts::All
+            } else {
+                NodePorts::Only(addresses.clone())
+            };
+            checks.set_addresses(Family::V4, &node_ports);
+            checks.open();
+            for address in [one, two, three] {
+                let expected = addresses.is_empty() || addresses.contains(&address);
+                assert_eq!(answers(address), expected, "{address} of {addresses:?}");
+            }
+        }
+    }
+    checks.set_addresses(Family::V4, &NodePorts::Only(vec![one, two]));
+    checks.open();
+    let mut kept = TcpStream::connect((two, port)).unwrap();
+    checks.set_addresses(Family::V4, &NodePorts::Only(vec![two, three]));
+    checks.open();
+    kept.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    kept.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200 OK\r\n"), "{answer}");
+    runtime.block_on(recorder.flush(Duration::from_secs(30)));
+    assert_eq!(events.0.load(Ordering::Relaxed), 0, "nobody was in the way");
+}
+
+fn healthz(runtime: &tokio::runtime::Runtime) -> super::serve::Server {
+    let health = Arc::new(Health::new(Duration::from_secs(60)));
+    let metrics = metrics_of(Mode::named("nftables").unwrap());
+    health::start(anywhere(), health, || true, metrics, runtime.handle()).unwrap()
+}
+
+/// Connects from an address of our choice and sends half a request.
+fn half_a_request(to: SocketAddr, from: IpAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.write_all(b"GET /livez HTTP/1.1\r\nHost:").unwrap();
+    stream
+}
+
+#[test]
+fn a_thousand_idle_clients_blind_nobody() {
+    // Both ends of each connection are files of this process.
+    let files = ferry_host::process::raise_open_files_limit();
+    assert!(files >= 4096, "only {files} files may be open");
+    let runtime = runtime();
+    let server = healthz(&runtime);
+    let to = server.address();
+    let over = Arc::new(AtomicBool::new(false));
+    // From one address, and from so many that none exceeds its share.
+    let attackers: Vec<_> = [(1, 500), (20, 1200)]
+        .map(|(sources, clients): (u8, usize)| {
+            let over = Arc::clone(&over);
+            std::thread::spawn(move || {
+                let from = |i: usize| IpAddr::from([127, 1, sources, (i % usize::from(sources)) as u8]);
+                let mut idle: Vec<TcpStream> = (0..clients).map(|i| half_a_request(to, from(i))).collect();
+                while !over.load(Ordering::Relaxed) {
+                    for (i, client) in idle.iter_mut().enumerate() {
+                        // One that was closed is opened again.
+                        if client.write(b" ").is_err() {
+                            *client = half_a_request(to, from(i));
+                        }
+                    }
+                    std::thread::sleep(Duration::from_millis(250));
+                }
+            })
+        })
+        .into();
+    std::thread::sleep(Duration::from_millis(500));
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        let start = std::time::Instant::now();
+        assert_eq!(get(to, "/livez").status, 200);
+        times.push(start.elapsed());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    over.store(true, Ordering::Relaxed);
+    for attacker in attackers {
+        attacker.join().unwrap();
+    }
+    times.sort();
+    assert!(times[times.len() / 2] < Duration::from_millis(200), "{times:?}");
+}
+
+#[test]
+fn a_client_that_owes_its_request_is_closed_before_and_after_the_first() {
+    let runtime = runtime();
+    let server = healthz(&runtime);
+    let mut half = half_a_request(server.address(), [127, 0, 0, 1].into());
+    let mut idle = TcpStream::connect(server.address()).unwrap();
+    idle.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let start = std::time::Instant::now();
+    for client in [&mut half, &mut idle] {
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).unwrap();
+    }
+    let took = start.elapsed();
+    assert!(
+        took > Duration::from_secs(5) && took < Duration::from_secs(30),
+        "{took:?}"
+    );
+}
+
+#[test]
+fn floods_of_requests_headers_and_bodies_are_survived() {
+    let runtime = runtime();
+    let server = healthz(&runtime);
+    let connect = || {
+        let stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    };
+    let mut pipelined = connect();
+    let mut requests = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n".repeat(999);
+    requests.push_str("GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    pipelined.write_all(requests.as_bytes()).unwrap();
+    let mut answers = String::new();
+    pipelined.read_to_string(&mut answers).unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200 OK\r\n").count(), 1000);
+
+    let mut long_header = connect();
+    let header = format!(
+        "GET /livez HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n",
+        "x".repeat(1 << 20)
+    );
+    // The server may answer and close before it has read everything.
+    let _ = long_header.write_all(header.as_bytes());
+    let mut answer = Vec::new();
+    let _ = long_header.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(
+        answer.is_empty() || answer.starts_with("HTTP/1.1 431 "),
+        "{answer}"
+    );
+
+    let mut long_body = connect();
+    let _ = long_body.write_all(b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 104857600\r\n\r\n");
+    let chunk = vec![b'x'; 1 << 20];
+    let before = ferry_host::process::usage().unwrap().resident;
+    for _ in 0..100 {
+        if long_body.write_all(&chunk).is_err() {
+            break;
+        }
+    }
+    let after = ferry_host::process::usage().unwrap().resident;
+    assert!(after < before + (50 << 20), "{before} -> {after}");
     assert_eq!(get(server.address(), "/livez").status, 200);
-    drop(silent);
+}
+
+#[test]
+fn header_names_are_spelled_as_go_spells_them() {
+    let runtime = runtime();
+    let server = healthz(&runtime);
+    let answer = get(server.address(), "/livez");
+    let mut names: Vec<&str> = answer
+        .head
+        .lines()
+        .skip(1)
+        .map(|line| line.split(':').next().unwrap())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        [
+            "Connection",
+            "Content-Length",
+            "Content-Type",
+            "Date",
+            "X-Content-Type-Options"
+        ]
+    );
 }

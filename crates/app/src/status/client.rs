@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{PlanReport, Reply, Request, StatusReport, TraceReport, TraceRequest};
 
 /// How long the daemon may take to answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -83,8 +83,8 @@ fn ask(socket: &Path, request: &Request) -> Result<Reply, AskError> {
 }
 
 fn converse(mut stream: UnixStream, request: &Request) -> io::Result<Reply> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     stream.write_all(&line)?;

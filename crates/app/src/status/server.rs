@@ -1,7 +1,7 @@
 //! The daemon's end of the socket.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,23 +13,30 @@ use ferry_sources::Mailbox;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use super::report::{Facts, StatusReport, rows};
 use super::{PlanReport, Reply, Request, TraceReport};
 use crate::config::{Settings, Source};
+use crate::servers::connections::{Connections, Limits, Seat};
+use crate::servers::serve::ACCEPT_RETRY_INTERVAL;
 use crate::sync::{Board, Signal};
 
 /// How long the loop may take to answer a question about rows, plan or packet.
-const PATIENCE: Duration = Duration::from_secs(3);
+const LOOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a client may take to ask.
-const QUESTION: Duration = Duration::from_secs(10);
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client may take to read its answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// No question is longer.
-const LONGEST: u64 = 4096;
+const LONGEST_QUESTION: u64 = 4096;
 /// How long until a socket that could not be opened is tried again: a predecessor that is about to end has it.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Clients served at a time.
-const CLIENTS: usize = 16;
+const LIMITS: Limits = Limits {
+    total: 16,
+    per_address: 16,
+};
 
 struct Answerer {
     facts: Facts,
@@ -73,37 +80,55 @@ pub fn serve(
     };
     let path = path.clone();
     runtime.spawn(async move {
-        let mut told = false;
-        let listener = loop {
-            match bind(&path) {
-                Ok(listener) => break listener,
-                Err(error) if told => tracing::debug!(err = %error, "Still no status socket"),
-                Err(error) => tracing::warn!(
-                    socket = %path.display(),
-                    err = %error,
-                    "No status socket yet, so no `ferry status`; --status-socket names another place"
-                ),
-            }
-            told = true;
-            tokio::time::sleep(RETRY).await;
-        };
+        let listener = open(&path).await;
         accept(listener, Arc::new(answerer)).await;
     });
 }
 
+/// Tries until the socket is there. Each reason why it is not is told once.
+async fn open(path: &Path) -> UnixListener {
+    let mut told = String::new();
+    loop {
+        match bind(path) {
+            Ok(listener) => return listener,
+            Err(error) => {
+                let reason = error.to_string();
+                if reason != told {
+                    tracing::warn!(
+                        socket = %path.display(),
+                        err = reason,
+                        "No status socket yet, so no `ferry status`; --status-socket names another place"
+                    );
+                    told = reason;
+                }
+            }
+        }
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+}
+
+/// Listens at this path. The only thing that is ever removed to make way is a socket that nobody answers, which is
+/// what an earlier daemon has left.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir)?;
     }
-    if path.exists() {
-        // A socket that nobody answers is what an earlier daemon has left.
-        if BlockingStream::connect(path).is_ok() {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+        Ok(there) if !there.file_type().is_socket() => {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "there is something else than a socket at this path; it is left alone",
+            ));
+        }
+        Ok(_) if BlockingStream::connect(path).is_ok() => {
             return Err(io::Error::new(
                 io::ErrorKind::AddrInUse,
                 "another daemon answers there",
             ));
         }
-        std::fs::remove_file(path)?;
+        Ok(_) => std::fs::remove_file(path)?,
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
@@ -111,43 +136,49 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 }
 
 async fn accept(listener: UnixListener, answerer: Arc<Answerer>) {
-    let room = Arc::new(Semaphore::new(CLIENTS));
+    let connections = Connections::new("status", LIMITS);
     loop {
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else {
-            return;
-        };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let answerer = Arc::clone(&answerer);
+                let (answerer, seat) = (Arc::clone(&answerer), connections.admit(None));
                 tokio::spawn(async move {
-                    if let Err(error) = converse(stream, &answerer).await {
-                        tracing::trace!(err = %error, "A status client went away");
+                    tokio::select! {
+                        ended = converse(stream, &seat, &answerer) => {
+                            if let Err(error) = ended {
+                                tracing::trace!(err = %error, "A status client went away");
+                            }
+                        }
+                        () = seat.taken() => {}
                     }
-                    drop(place);
                 });
             }
             Err(error) => {
-                tracing::debug!(err = %error, "accept failed");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tracing::debug!(err = %error, "Can't accept a status client");
+                connections.make_room();
+                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
             }
         }
     }
 }
 
-async fn converse(stream: UnixStream, answerer: &Answerer) -> io::Result<()> {
+async fn converse(stream: UnixStream, seat: &Seat, answerer: &Answerer) -> io::Result<()> {
+    // The file's mode says the same, but not from its first moment on.
+    let client = stream.peer_cred()?.uid();
+    if client != 0 && client != rustix::process::geteuid().as_raw() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    let mut lines = BufReader::new(read.take(LONGEST));
-    tokio::time::timeout(QUESTION, lines.read_line(&mut line))
-        .await
-        .map_err(io::Error::other)??;
+    let mut lines = BufReader::new(read.take(LONGEST_QUESTION));
+    tokio::time::timeout(QUESTION_TIMEOUT, lines.read_line(&mut line)).await??;
+    seat.answering();
     let reply = match serde_json::from_str(&line) {
         Ok(request) => answerer.answer(request).await,
         Err(error) => Reply::Error(format!("question not understood: {error}")),
     };
     let mut text = serde_json::to_vec(&reply)?;
     text.push(b'\n');
-    write.write_all(&text).await?;
+    tokio::time::timeout(READ_TIMEOUT, write.write_all(&text)).await??;
     write.shutdown().await
 }
 
@@ -211,12 +242,46 @@ impl Answerer {
     ) -> Option<T> {
         let (tell, told) = oneshot::channel();
         self.signal.ask(Box::new(move |planner, backend| {
-            let _ = tell.send(question(planner, backend));
+            // Nobody may be waiting any more.
+            if !tell.is_closed() {
+                let _ = tell.send(question(planner, backend));
+            }
         }));
-        tokio::time::timeout(PATIENCE, told).await.ok()?.ok()
+        tokio::time::timeout(LOOP_TIMEOUT, told).await.ok()?.ok()
     }
 }
 
 fn busy() -> Reply {
     Reply::Error("the daemon is busy with a long sync; ask again later".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_that_was_left_is_replaced_and_nothing_else_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/ferry.sock");
+        let listener = bind(&path).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let taken = bind(&path).unwrap_err();
+        assert_eq!(taken.to_string(), "another daemon answers there");
+        drop(listener);
+        bind(&path).unwrap();
+
+        let target = dir.path().join("target.sock");
+        drop(bind(&target).unwrap());
+        let (file, link, directory) = (dir.path().join("file"), dir.path().join("link"), dir.path());
+        std::fs::write(&file, "precious").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        for path in [&file, &link, directory] {
+            let error = bind(path).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{}", path.display());
+            assert!(error.to_string().contains("left alone"), "{error}");
+            assert!(path.symlink_metadata().is_ok());
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    }
 }

@@ -53,8 +53,12 @@ impl House {
 
     /// The program inside, with these arguments alone.
     pub(crate) fn program(&self, args: &[&str]) -> Command {
-        let mut command = self.node.command(env!("CARGO_BIN_EXE_ferry"));
-        command.args(args).stdin(Stdio::null());
+        self.program_as(&[env!("CARGO_BIN_EXE_ferry")], args)
+    }
+
+    fn program_as(&self, prefix: &[&str], args: &[&str]) -> Command {
+        let mut command = self.node.command(prefix[0]);
+        command.args(&prefix[1..]).args(args).stdin(Stdio::null());
         command
     }
 
@@ -69,25 +73,33 @@ impl House {
 
     /// The same in another mode.
     pub(crate) fn daemon_in(&self, mode: &str, args: &[&str]) -> Daemon<'_> {
+        self.daemon_as(&[env!("CARGO_BIN_EXE_ferry")], mode, args)
+    }
+
+    /// The same, begun by these words, of which the program is the last.
+    pub(crate) fn daemon_as(&self, prefix: &[&str], mode: &str, args: &[&str]) -> Daemon<'_> {
         let mode = format!("--proxy-mode={mode}");
         let kubeconfig = self.api.kubeconfig(self.dir.path()).unwrap();
         let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
         let mut all = vec![mode.as_str(), kubeconfig.as_str()];
         all.extend(ARGS);
         all.extend(args);
-        self.start(&all)
+        self.spawn(self.program_as(prefix, &all))
     }
 
     /// The daemon with these arguments, the status socket and nothing else.
     pub(crate) fn start(&self, args: &[&str]) -> Daemon<'_> {
+        self.spawn(self.program(args))
+    }
+
+    fn spawn(&self, mut command: Command) -> Daemon<'_> {
         let log = self.path("log");
         let file = std::fs::File::options()
             .create(true)
             .append(true)
             .open(&log)
             .unwrap();
-        let child = self
-            .program(args)
+        let child = command
             .arg(format!("--status-socket={}", self.socket().display()))
             .stdout(file.try_clone().unwrap())
             .stderr(file)

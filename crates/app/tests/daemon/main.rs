@@ -1,6 +1,7 @@
 //! The whole program against an API server, in a network namespace of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod clients;
 mod house;
 mod relayed;
 

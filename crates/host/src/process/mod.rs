@@ -1,5 +1,6 @@
 //! This process and the machine as it sees them: CPUs, its OOM score, its resource use.
-//! May read `/proc` and `/sys`, write `/proc/self/oom_score_adj`, and start this program over.
+//! May read `/proc` and `/sys`, write `/proc/self/oom_score_adj`, raise its limit on open files, and start this
+//! program over.
 
 mod again;
 mod memory;
@@ -46,6 +47,23 @@ pub fn set_oom_score_adj(value: i32) -> Result<(), Error> {
             write()
         })
         .map_err(|source| Error::OomScore { value, source })
+}
+
+/// Allows as many open files as may be allowed without further rights, as Go's runtime does, and tells how many these
+/// are. Programs that are started inherit the limit.
+pub fn raise_open_files_limit() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    let in_force = if setrlimit(Resource::Nofile, raised).is_ok() {
+        limit.maximum
+    } else {
+        limit.current
+    };
+    in_force.unwrap_or(u64::MAX)
 }
 
 /// The machine's online CPUs: those of the NUMA nodes below `/sys/devices/system`, else those listed there directly,
