@@ -1,6 +1,6 @@
 //! Ways to fail.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,12 @@ pub struct Faults {
     pub streaming_lists_code: Option<u16>,
     /// Watches end after so many events.
     pub cut_after: Option<u64>,
+    /// Kinds (plural) whose watches, streaming lists too, end as soon as they have begun.
+    pub ended: BTreeSet<String>,
+    /// Kinds (plural) whose watches stay open and never say anything.
+    pub silent: BTreeSet<String>,
+    /// Codes that the next requests for a kind (plural) are answered with, one each.
+    pub once: BTreeMap<String, Vec<u16>>,
     /// The connection is closed in the middle of the body of a list.
     pub truncate_lists: bool,
 }

@@ -99,6 +99,9 @@ async fn handle(request: Request<Incoming>, store: Arc<Store>) -> Answer {
             "the server could not find the requested resource",
         );
     };
+    if let Some(code) = store.take_refusal(target.kind) {
+        return failure(code, "Refused", "the lab was told to refuse this once");
+    }
     if faults.forbidden.contains(target.kind.plural) {
         let message = format!("{} is forbidden: User \"lab\" cannot do that", target.kind.plural);
         return failure(403, "Forbidden", &message);
@@ -181,7 +184,10 @@ fn watch(
             );
         }
     }
-    let watch = Watch::new(target.kind, target.namespace, selector, query, faults.cut_after);
+    if faults.ended.contains(target.kind.plural) {
+        return bytes(200, "application/json", Bytes::new());
+    }
+    let watch = Watch::new(target.kind, target.namespace, selector, query, faults);
     let (to, from) = mpsc::channel(256);
     tokio::spawn(watch.run(Arc::clone(store), to));
     let frames = futures::stream::unfold(from, |mut from| async {
@@ -340,6 +346,9 @@ fn control(name: &str, body: &[u8], store: &Store) -> Answer {
             store.expire();
             Ok(())
         }
+        "rewind" => serde_json::from_slice(body)
+            .map(|version| store.rewind(version))
+            .map_err(anyhow::Error::from),
         "bookmark" => {
             store.bookmark();
             Ok(())

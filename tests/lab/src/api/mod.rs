@@ -143,6 +143,17 @@ impl Api {
         self.store.expire();
     }
 
+    /// The version that the server is at.
+    pub fn version(&self) -> u64 {
+        self.store.version()
+    }
+
+    /// Goes back to an older version and ends every watch, as a server whose etcd was restored from a backup. The
+    /// objects stay; versions are given out a second time, and a watch from the future is accepted and silent.
+    pub fn rewind(&self, version: u64) {
+        self.store.rewind(version);
+    }
+
     /// Sends a bookmark on every watch that asked for them.
     pub fn bookmark(&self) {
         self.store.bookmark();

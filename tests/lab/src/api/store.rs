@@ -275,12 +275,36 @@ impl Store {
         });
     }
 
+    /// As after etcd was restored from a backup: the version is an older one, and what happened since never did.
+    pub(super) fn rewind(&self, version: u64) {
+        let mut state = self.state();
+        state.version = version;
+        state.floor = 0;
+        state.history.clear();
+        state.paged.clear();
+        self.tick.send_modify(|t| {
+            t.version = version;
+            t.cuts += 1;
+        });
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.state().version
+    }
+
     pub(super) fn bookmark(&self) {
         self.tick.send_modify(|t| t.bookmarks += 1);
     }
 
     pub(super) fn faults(&self) -> Faults {
         self.state().faults.clone()
+    }
+
+    /// The code that this one request for a kind is to be answered with.
+    pub(super) fn take_refusal(&self, kind: &Kind) -> Option<u16> {
+        let mut state = self.state();
+        let codes = state.faults.once.get_mut(kind.plural)?;
+        (!codes.is_empty()).then(|| codes.remove(0))
     }
 
     pub(super) fn set_faults(&self, faults: Faults) {

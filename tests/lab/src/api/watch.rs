@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::Faults;
 use super::kinds::Kind;
 use super::query::Query;
 use super::selector::Selector;
@@ -29,6 +30,7 @@ pub(super) struct Watch {
     pub(super) bookmarks: bool,
     pub(super) limit: Option<Duration>,
     pub(super) cut_after: Option<u64>,
+    pub(super) silent: bool,
 }
 
 impl Watch {
@@ -37,7 +39,7 @@ impl Watch {
         namespace: Option<&str>,
         selector: Selector,
         query: &Query,
-        cut_after: Option<u64>,
+        faults: &Faults,
     ) -> Watch {
         Watch {
             kind,
@@ -47,7 +49,8 @@ impl Watch {
             initial: query.is_set("sendInitialEvents"),
             bookmarks: query.is_set("allowWatchBookmarks"),
             limit: query.number("timeoutSeconds").map(Duration::from_secs),
-            cut_after,
+            cut_after: faults.cut_after,
+            silent: faults.silent.contains(kind.plural),
         }
     }
 
@@ -63,6 +66,13 @@ impl Watch {
         // ticks before state: a change between the two is seen twice as a tick, never missed
         let (mut ticks, _open) = store.watch();
         let first = *ticks.borrow_and_update();
+        if self.silent {
+            tokio::select! {
+                _ = ticks.wait_for(|tick| tick.cuts != first.cuts) => {}
+                () = to.closed() => {}
+            }
+            return;
+        }
         let mut out = Sender {
             to,
             sent: 0,
@@ -113,7 +123,8 @@ impl Watch {
             if tick.bookmarks != bookmarks || Instant::now() >= next_bookmark {
                 bookmarks = tick.bookmarks;
                 next_bookmark = Instant::now() + BOOKMARK_EVERY;
-                if self.bookmarks {
+                // a version that the server has not reached is no progress to speak of
+                if self.bookmarks && version <= tick.version {
                     out.bookmark(self.kind, version, false).await?;
                 }
             }
