@@ -4,6 +4,7 @@
 //! what changed in a [`Mailbox`] for the sync loop. A bad object never spoils the others.
 
 mod assemble;
+mod bounded;
 pub mod convert;
 pub mod kube;
 pub mod manifests;

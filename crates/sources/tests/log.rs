@@ -25,11 +25,12 @@ impl Write for Log {
 }
 
 impl Log {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+
     fn lines(&self, with: &str) -> usize {
-        String::from_utf8_lossy(&self.0.lock().unwrap())
-            .lines()
-            .filter(|line| line.contains(with))
-            .count()
+        self.text().lines().filter(|line| line.contains(with)).count()
     }
 }
 
@@ -80,7 +81,13 @@ fn an_outage_is_logged_once_however_long_it_lasts() {
     };
     let limit = Duration::from_secs(60);
     assert!(wait_until(limit, || failed("<error>") >= 40));
-    assert_eq!(log.lines("cannot reach"), 4, "one for each resource");
+    assert_eq!(
+        log.lines("API server is not available"),
+        1,
+        "one for all resources"
+    );
+    assert_eq!(log.lines("cannot reach"), 1);
+    assert_eq!(log.lines("since=\"20"), 1, "{}", log.text());
 
     server.set_faults(Faults {
         code: Some(503),
@@ -88,11 +95,13 @@ fn an_outage_is_logged_once_however_long_it_lasts() {
     });
     server.resume().unwrap();
     assert!(wait_until(limit, || failed("503") >= 40));
-    assert_eq!(log.lines("answered 503"), 4, "another sort of failure is news");
-    assert_eq!(log.lines("cannot reach"), 4);
+    assert_eq!(log.lines("answered 503"), 1, "another sort of failure is news");
+    assert_eq!(log.lines("API server is not available"), 2);
 
     server.set_faults(Faults::default());
     assert!(wait_until(limit, || mailbox.is_open() && mailbox.problems().is_empty()));
-    assert!(wait_until(limit, || log.lines("following again") == 4));
-    assert_eq!(log.lines("cannot follow"), 8);
+    assert!(wait_until(limit, || log.lines("API server is available again") == 1));
+    assert_eq!(log.lines("seconds="), 1);
+    assert_eq!(log.lines("cannot follow"), 0);
+    assert_eq!(log.lines("ferry_sources"), 3, "{}", log.text());
 }

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use ferry_model::{Event, ServiceName, Skipped, SliceName};
 
 use super::Kind;
+use crate::bounded;
 use crate::convert::{self, Converted, Interner};
 use crate::objects::{Object, Shape};
 
@@ -166,11 +167,15 @@ impl Change {
     }
 
     /// An object that cannot be read: what was known about it stays in force.
-    pub fn unreadable(id: ObjectId, skipped: Vec<Skipped>) -> Self {
+    pub fn unreadable(id: ObjectId, reason: &str) -> Self {
+        let skipped = Skipped {
+            object: bounded::reason(&id.to_string()),
+            reason: bounded::reason(reason),
+        };
         Change {
             id,
             events: Vec::new(),
-            skipped,
+            skipped: vec![skipped],
             trigger: None,
         }
     }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use ferry_model::ServiceOptions;
 
 use super::Interner;
-use super::report::{Report, quote};
+use super::report::Report;
 use super::text::duration;
+use crate::bounded::quote;
 use crate::objects::Annotations;
 
 /// Longer than this is no deadline but a mistake.

@@ -6,8 +6,9 @@ use ferry_model::{Family, Node};
 use ipnet::IpNet;
 
 use super::ip::{parse_cidr, parse_ip};
-use super::report::{Report, quote};
+use super::report::Report;
 use super::{Converted, Interner};
+use crate::bounded::quote;
 use crate::objects;
 
 /// Set by the cluster autoscaler on a node that it is about to remove.

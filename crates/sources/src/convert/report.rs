@@ -6,10 +6,13 @@ use ferry_model::Skipped;
 
 use super::Converted;
 use super::text::check_name;
+use crate::bounded::{self, excerpt};
 use crate::objects::Meta;
 
 /// One object with a thousand bad endpoints is one problem, not a thousand.
 const MAX_PARTS: usize = 16;
+/// As much of a name as is shown; those that are good are shorter than four times this.
+const MAX_NAME: usize = 80;
 
 pub(super) struct Report {
     object: String,
@@ -19,9 +22,14 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn new(kind: &str, meta: &Meta) -> Self {
-        let name = match meta.namespace.is_empty() {
-            true => excerpt(&meta.name).to_owned(),
-            false => format!("{}/{}", excerpt(&meta.namespace), excerpt(&meta.name)),
+        let name = if meta.namespace.is_empty() {
+            excerpt(&meta.name, MAX_NAME).to_owned()
+        } else {
+            format!(
+                "{}/{}",
+                excerpt(&meta.namespace, MAX_NAME),
+                excerpt(&meta.name, MAX_NAME)
+            )
         };
         Report {
             object: format!("{kind} {}", name.escape_default()),
@@ -37,8 +45,8 @@ impl Report {
             return;
         }
         self.skipped.push(Skipped {
-            object: format!("{}: {field}", self.object),
-            reason: reason.into(),
+            object: bounded::reason(&format!("{}: {field}", self.object)),
+            reason: bounded::reason(&reason.into()),
         });
     }
 
@@ -66,20 +74,5 @@ impl Report {
             fact,
             skipped: self.skipped,
         }
-    }
-}
-
-/// A value as a reason shows it: quoted, escaped, and not at any length.
-pub(super) fn quote(value: &str) -> String {
-    let shown = excerpt(value);
-    let dots = if shown.len() < value.len() { "..." } else { "" };
-    format!("\"{}{dots}\"", shown.escape_debug())
-}
-
-fn excerpt(value: &str) -> &str {
-    const MAX: usize = 80;
-    match value.char_indices().nth(MAX) {
-        Some((end, _)) => &value[..end],
-        None => value,
     }
 }

@@ -8,9 +8,10 @@ use ipnet::IpNet;
 
 use super::annotations::options;
 use super::ip::{parse_cidr, parse_ip};
-use super::report::{Report, quote};
+use super::report::Report;
 use super::text::{check_port_name, port_number, protocol};
 use super::{Converted, Interner};
+use crate::bounded::quote;
 use crate::objects::{self, ServiceSpec};
 
 /// What the API server fills in, and what is used where an object bypassed it.

@@ -8,9 +8,10 @@ use ferry_model::{EndpointSlice, Family, Hints, ServiceName, SliceEndpoint, Slic
 use k8s_openapi::jiff::Timestamp;
 
 use super::ip::parse_ip;
-use super::report::{Report, quote};
+use super::report::Report;
 use super::text::{check_name, check_port_name, port_number, protocol};
 use super::{Converted, Interner};
+use crate::bounded::quote;
 use crate::objects::{self, EndpointPort, Hint, Meta};
 
 /// An EndpointSlice as a fact; `None` where it belongs to no service or holds no IP addresses.

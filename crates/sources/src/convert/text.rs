@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ferry_model::Protocol;
 
-use super::report::quote;
+use crate::bounded::quote;
 
 /// Names end up in rules, chain comments and file names, so what the API server would refuse is refused here too.
 pub(super) fn check_name(name: &str) -> Result<(), String> {

@@ -28,10 +28,20 @@ impl Backoff {
     }
 
     pub(super) fn next(&mut self) -> Duration {
-        let base = self.next;
-        self.next = (base * 2).min(self.most);
-        base.mul_f64(1.0 + rand::rng().random::<f64>())
+        self.next_within(self.most)
     }
+
+    /// The same with another bound for this time.
+    pub(super) fn next_within(&mut self, most: Duration) -> Duration {
+        let base = self.next.min(most);
+        self.next = (base * 2).min(self.most);
+        jittered(base)
+    }
+}
+
+/// The time with up to as much again.
+pub(super) fn jittered(time: Duration) -> Duration {
+    time.mul_f64(1.0 + rand::rng().random::<f64>())
 }
 
 /// A token bucket: `qps` requests a second, `burst` of them at once. Shared by all requests of a client.

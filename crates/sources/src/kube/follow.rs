@@ -1,54 +1,65 @@
 //! Follows one resource for ever: lists it, watches it, begins again where that stopped.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ferry_model::Skipped;
-use rand::Rng;
-use serde::Deserialize;
+use tokio::time::Instant;
 
 use super::Timing;
-use super::api::{Answer, Api, Piece, Trouble};
-use super::backoff::Backoff;
-use super::frame::{Lines, ListReader, excerpt};
-use super::health::Health;
-use super::known::Known;
-use super::protocol::{Bookmark, End, Envelope, Line, can_resume, in_stream_error, refused};
-use super::resource::{Page, Resource, Start};
-use crate::assemble::{Change, Mailbox, ObjectId};
+use super::api::{Api, Trouble};
+use super::backoff::{Backoff, jittered};
+use super::health::{Contact, Health};
+use super::intake::Intake;
+use super::protocol::{End, Streaming, can_resume};
+use super::resource::{List, Resource, Start};
+use crate::assemble::Mailbox;
 use crate::convert::Interner;
-use crate::objects::{HeaderMeta, Object, Unreadable};
+
+/// So many watches in a row may end at once before lists take their place. A server that shuts down ends one or two.
+const FRUITLESS_LIMIT: u32 = 3;
+
+/// While lists take the place of watches, a list is followed by so many times its duration of rest.
+const REST: u32 = 20;
 
 pub(super) struct Follower {
     pub(super) api: Api,
-    pub(super) mailbox: Arc<Mailbox>,
-    pub(super) interner: Arc<Interner>,
     pub(super) timing: Timing,
-    pub(super) resource: Resource,
+    pub(super) intake: Intake,
     pub(super) health: Health,
-    known: Known,
+    contact: Arc<Contact>,
+    mailbox: Arc<Mailbox>,
     backoff: Backoff,
-    /// The version up to which everything is known; `None` before a list and after it has expired.
-    position: Option<String>,
+    /// For a resource that the cluster does not serve.
+    missing: Backoff,
+    /// The version up to which everything is known; `None` before a list and when it is not to be trusted.
+    pub(super) position: Option<String>,
+    /// The list that is asked for where it is not streamed.
+    pub(super) list: List,
+    pub(super) list_time: Duration,
     streaming: Streaming,
-    /// Whether the present attempt has brought something, or has at least stood for a while.
-    progress: bool,
+    /// Watches in a row that ended before they brought anything.
+    fruitless: u32,
+    /// The server did not answer for a while. It may have been restored from a backup.
+    is_unsure: bool,
+    /// Credentials were refused, and presented again at once: they may have been replaced a moment ago.
+    presented_again: bool,
+    pub(super) quiet: Quiet,
 }
 
-/// Whether the server is asked for its list as a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Streaming {
-    Wanted,
-    /// Not this time, but again when this time is over.
-    Maybe,
-    Never,
+/// When a watch that says nothing is doubted.
+pub(super) struct Quiet {
+    pub(super) check_at: Instant,
+    pub(super) list_at: Instant,
 }
 
-/// A change that is to be told, and what is to be remembered of it.
-struct News {
-    version: String,
-    parts: u16,
-    change: Change,
+impl Quiet {
+    pub(super) fn new(timing: &Timing) -> Self {
+        let now = Instant::now();
+        Quiet {
+            check_at: now + jittered(timing.check_after),
+            list_at: now + jittered(timing.list_after),
+        }
+    }
 }
 
 impl Follower {
@@ -56,82 +67,113 @@ impl Follower {
         api: Api,
         mailbox: Arc<Mailbox>,
         interner: Arc<Interner>,
+        contact: Arc<Contact>,
         timing: Timing,
         resource: Resource,
     ) -> Self {
-        let health = Health::new(mailbox.clone(), resource.name());
-        let backoff = Backoff::new(timing.backoff_first, timing.backoff_most);
         Follower {
             api,
+            health: Health::new(mailbox.clone(), contact.clone(), resource.name()),
+            intake: Intake::new(resource, mailbox.clone(), interner),
+            contact,
             mailbox,
-            interner,
-            timing,
-            resource,
-            health,
-            known: Known::default(),
-            backoff,
+            backoff: Backoff::new(timing.backoff_first, timing.backoff_most),
+            missing: Backoff::new(timing.backoff_first, timing.missing),
             position: None,
+            list: List::Cached,
+            list_time: Duration::ZERO,
             streaming: Streaming::Wanted,
-            progress: false,
+            fruitless: 0,
+            is_unsure: false,
+            presented_again: false,
+            quiet: Quiet::new(&timing),
+            timing,
         }
     }
 
     pub(super) async fn run(mut self) {
+        let contact = self.contact.clone();
         loop {
-            self.progress = false;
-            let end = self.attempt().await.err();
-            if self.progress {
-                self.backoff.reset();
+            let wait = match self.attempt().await {
+                Ok(()) => continue,
+                Err(end) => self.judge(end).await,
+            };
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = contact.recovery(), if self.health.sees_outage() => {}
             }
-            let wait = self.judge(end).await;
-            tokio::time::sleep(wait).await;
         }
     }
 
     async fn attempt(&mut self) -> Result<(), End> {
         match self.position.clone() {
-            Some(version) => self.watch(Start::After(version)).await,
+            Some(version) => {
+                if self.is_unsure {
+                    self.check_history().await?;
+                    self.is_unsure = false;
+                }
+                self.watch(Start::After(version)).await
+            }
             None if self.streaming == Streaming::Wanted => self.watch(Start::Everything).await,
             None => self.list().await,
         }
     }
 
     /// What to do about the end of an attempt; tells how long to wait before the next.
-    async fn judge(&mut self, end: Option<End>) -> Duration {
+    async fn judge(&mut self, end: End) -> Duration {
+        let resource = self.intake.resource.name();
         match end {
-            None => Duration::ZERO,
-            Some(End::NoStreaming { ever }) => {
-                tracing::debug!(
-                    resource = self.resource.name(),
-                    ever,
-                    "the server does not stream lists"
-                );
-                self.streaming = if ever { Streaming::Maybe } else { Streaming::Never };
+            End::NoStreaming(streaming) => {
+                tracing::debug!(resource, "the list is not streamed");
+                self.streaming = streaming;
                 Duration::ZERO
             }
-            Some(End::Closed) => {
+            End::Closed => {
                 self.look_for_slices().await;
-                self.wait_if_idle()
+                Duration::ZERO
             }
-            Some(End::Expired) => {
-                tracing::debug!(
-                    resource = self.resource.name(),
-                    "the version has expired, listing anew"
-                );
+            End::Doubted(reason) => {
+                tracing::info!(resource, reason, "listing again");
                 self.position = None;
-                self.wait_if_idle()
+                Duration::ZERO
             }
-            Some(End::Trouble(trouble)) => self.judge_trouble(&trouble),
+            End::Expired => {
+                tracing::debug!(resource, "the version has expired, listing again");
+                self.position = None;
+                self.fruitless += 1;
+                if self.fruitless >= FRUITLESS_LIMIT {
+                    let reason = "the version that was just listed has expired (410)";
+                    self.health.watches_end(self.api.server(), self.fruitless, reason);
+                }
+                if self.fruitless == 1 {
+                    Duration::ZERO
+                } else {
+                    self.poll_interval()
+                }
+            }
+            End::Fruitless(reason) => {
+                self.fruitless += 1;
+                if self.fruitless < FRUITLESS_LIMIT {
+                    tracing::debug!(resource, "the watch ended at once: {reason}");
+                    return jittered(self.timing.backoff_first / 4);
+                }
+                self.position = None;
+                self.health
+                    .watches_end(self.api.server(), self.fruitless, &reason);
+                if self.fruitless == FRUITLESS_LIMIT {
+                    Duration::ZERO
+                } else {
+                    self.poll_interval()
+                }
+            }
+            End::Trouble(trouble) => self.judge_trouble(&trouble),
         }
     }
 
-    /// What works may go on at once; what ends without having brought anything must not become a busy loop.
-    fn wait_if_idle(&mut self) -> Duration {
-        if self.progress {
-            Duration::ZERO
-        } else {
-            self.backoff.next()
-        }
+    /// The time between two lists where watches do not work. Small clusters can afford to see changes soon.
+    fn poll_interval(&mut self) -> Duration {
+        self.backoff
+            .next_within(self.timing.poll.max(self.list_time * REST))
     }
 
     fn judge_trouble(&mut self, trouble: &Trouble) -> Duration {
@@ -142,25 +184,34 @@ impl Follower {
             code, retry_after, ..
         } = trouble
         else {
-            self.health.failing(trouble);
+            self.note(trouble);
             return self.backoff.next();
         };
-        if *code == 404 && self.resource == Resource::EndpointSlices {
+        if self.health.sees_outage() {
+            // The server is there again; what it has to say may change soon.
+            self.backoff.reset();
+        }
+        if *code == 401 && !self.presented_again {
+            tracing::debug!("credentials refused, presented again: {trouble}");
+            self.presented_again = true;
+            return Duration::ZERO;
+        }
+        if *code == 404 && self.intake.resource == Resource::EndpointSlices {
             if self.health.is_well() {
                 tracing::warn!("the cluster serves no EndpointSlices, following Endpoints");
             }
             self.turn_to(Resource::Endpoints);
             return self.backoff.next();
         }
-        if *code == 404 && self.resource == Resource::Endpoints {
+        if *code == 404 && self.intake.resource == Resource::Endpoints {
             self.turn_to(Resource::EndpointSlices);
         }
-        self.health.failing(trouble);
-        if self.resource == Resource::ServiceCidrs {
+        self.note(trouble);
+        if self.intake.resource == Resource::ServiceCidrs {
             // Older clusters have none, or do not let us see them. They are no reason to hold services back.
-            self.mailbox.listed(self.resource.kind());
+            self.mailbox.listed(self.intake.resource.kind());
             if matches!(code, 403 | 404) {
-                return self.timing.missing;
+                return self.missing.next();
             }
         }
         self.backoff
@@ -168,275 +219,165 @@ impl Follower {
             .max(retry_after.unwrap_or_default().min(self.timing.backoff_most * 2))
     }
 
+    fn note(&mut self, trouble: &Trouble) {
+        self.health.failing(trouble);
+        self.is_unsure |= self.health.sees_outage();
+    }
+
     fn turn_to(&mut self, resource: Resource) {
-        self.resource = resource;
+        self.intake.resource = resource;
         self.position = None;
     }
 
     /// A cluster that is upgraded, or whose front door said 404 by mistake, has EndpointSlices later on.
     async fn look_for_slices(&mut self) {
-        if self.resource != Resource::Endpoints {
+        if self.intake.resource != Resource::Endpoints {
             return;
         }
-        let probe = Resource::EndpointSlices.list(&Page::First);
+        let probe = Resource::EndpointSlices.list(&List::One);
         if self.api.get(&probe, self.timing.answer).await.is_ok() {
             tracing::info!("the cluster serves EndpointSlices now");
             self.turn_to(Resource::EndpointSlices);
         }
     }
 
-    async fn list(&mut self) -> Result<(), End> {
-        let mut page = Page::First;
-        self.known.begin();
-        loop {
-            let envelope = match self.page(&page).await {
-                Ok(envelope) => envelope,
-                Err(Trouble::Status { code: 410, .. }) if page != Page::Whole => {
-                    tracing::debug!(
-                        resource = self.resource.name(),
-                        "the list expired between two pages"
-                    );
-                    self.known.begin();
-                    page = Page::Whole;
-                    continue;
-                }
-                Err(trouble) => return Err(trouble.into()),
-            };
-            match envelope.metadata.next.filter(|token| !token.is_empty()) {
-                Some(token) if page == Page::Next(token.clone()) => {
-                    let url = self.resource.list(&page);
-                    let reason = "one page after another is the same".into();
-                    return Err(Trouble::Garbage { url, reason }.into());
-                }
-                Some(token) => page = Page::Next(token),
-                None => {
-                    self.listed(envelope.metadata.resource_version);
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    async fn page(&mut self, page: &Page) -> Result<Envelope, Trouble> {
-        let mut answer = self
-            .api
-            .get(&self.resource.list(page), self.timing.answer)
-            .await?;
-        let mut reader = ListReader::default();
-        let mut news = Vec::new();
-        loop {
-            match answer.piece(self.timing.answer).await? {
-                Piece::Data(data) => reader
-                    .push(&data, |item| news.extend(self.read(item).1))
-                    .map_err(|error| answer.garbage(error))?,
-                Piece::End => break,
-                Piece::Silence => {
-                    return Err(Trouble::Slow {
-                        url: answer.url,
-                        within: self.timing.answer,
-                    });
-                }
-            }
-        }
-        let envelope = reader.finish().map_err(|error| answer.garbage(error))?;
-        let envelope: Envelope = serde_json::from_slice(&envelope).map_err(|error| answer.garbage(error))?;
-        // What a list says is believed, and what it does not mention is taken as gone: it must be a list beyond doubt.
-        let kind = self.resource.shape().kind();
-        if envelope.kind.strip_suffix("List") != Some(kind) {
-            return Err(answer.garbage(format!("it is a {:?}, not a list of kind {kind}", envelope.kind)));
-        }
-        if envelope.metadata.resource_version.is_empty() {
-            return Err(answer.garbage("the list has no resourceVersion"));
-        }
-        news.into_iter().for_each(|news| self.tell(news));
-        Ok(envelope)
-    }
-
-    /// Everything that exists is known: what was not mentioned is gone.
-    fn listed(&mut self, version: String) {
-        let gone = self
-            .known
-            .sweep()
-            .into_iter()
-            .map(|(id, parts)| Change::gone(id, parts));
-        self.mailbox.put_all(gone.collect::<Vec<_>>());
-        self.mailbox.listed(self.resource.kind());
+    /// Everything that exists is known, as of this version.
+    pub(super) fn listed(&mut self, version: String) {
+        self.intake.end_list();
         self.position = Some(version);
-        self.progress = true;
-        self.health.well();
-        if self.streaming == Streaming::Maybe {
+        self.list = List::Current;
+        self.quiet = Quiet::new(&self.timing);
+        self.is_unsure = false;
+        self.presented_again = false;
+        self.missing.reset();
+        if self.streaming == Streaming::NotNow {
             self.streaming = Streaming::Wanted;
         }
-    }
-
-    async fn watch(&mut self, start: Start) -> Result<(), End> {
-        let seconds = rand::rng().random_range(self.timing.watch.clone());
-        let uri = self.resource.watch(&start, seconds);
-        let mut listing = start == Start::Everything;
-        let mut answer = match self.api.get(&uri, self.timing.answer).await {
-            Ok(answer) => answer,
-            Err(trouble) => return Err(refused(trouble, listing)),
-        };
-        if listing {
-            self.known.begin();
-        }
-        let mut lines = Lines::default();
-        let opened = Instant::now();
-        loop {
-            // A watch works when it has said something, or has kept quiet for a moment instead of ending at once.
-            let settling = !listing && !self.health.is_well();
-            let allowed = match (listing, settling) {
-                (true, _) => self.timing.answer,
-                (false, true) => self.timing.settle,
-                (false, false) => self.timing.silence,
-            };
-            let piece = answer.piece(allowed).await;
-            self.progress |= !listing && opened.elapsed() >= self.timing.settle;
-            match piece {
-                Ok(Piece::Data(data)) => lines.push(&data),
-                Ok(Piece::Silence) if settling => self.health.well(),
-                // A server that ignores the wish for initial events never says that they have ended.
-                Ok(Piece::Silence) if listing => return Err(End::NoStreaming { ever: false }),
-                Ok(Piece::Silence) => return Err(End::Closed),
-                Ok(Piece::End) => {
-                    if let Some(line) = lines.rest() {
-                        self.line(&line, &mut listing, &answer)?;
-                    }
-                    return Err(match listing {
-                        true => answer.garbage("it ended before the list was complete").into(),
-                        false => End::Closed,
-                    });
-                }
-                Err(trouble) if listing => return Err(trouble.into()),
-                Err(_) => return Err(End::Closed),
-            }
-            while let Some(line) = lines.next().map_err(|error| answer.garbage(error))? {
-                self.line(&line, &mut listing, &answer)?;
-            }
-        }
-    }
-
-    fn line(&mut self, line: &[u8], listing: &mut bool, answer: &Answer) -> Result<(), End> {
-        let line: Line<'_> = serde_json::from_slice(line)
-            .map_err(|error| answer.garbage(format!("{error}, in \"{}\"", excerpt(line))))?;
-        let json = line.object.get().as_bytes();
-        let version = match line.kind {
-            "ADDED" | "MODIFIED" => self.present(json),
-            "DELETED" => self.absent(json),
-            "BOOKMARK" => {
-                let bookmark: Bookmark =
-                    serde_json::from_slice(json).map_err(|error| answer.garbage(error))?;
-                let annotations = bookmark.metadata.annotations.unwrap_or_default();
-                let version = bookmark.metadata.resource_version;
-                if *listing
-                    && annotations.initial_events_end.as_deref() == Some("true")
-                    && !version.is_empty()
-                {
-                    *listing = false;
-                    self.listed(version.clone());
-                }
-                version
-            }
-            "ERROR" => return Err(refused(in_stream_error(json, answer), *listing)),
-            other => {
-                tracing::debug!(
-                    resource = self.resource.name(),
-                    kind = other,
-                    "unknown watch event"
-                );
-                return Ok(());
-            }
-        };
-        // While the list is streamed, only its end makes a version that one can go on from.
-        if !*listing && !version.is_empty() {
-            self.position = Some(version);
-            self.progress = true;
+        if self.fruitless < FRUITLESS_LIMIT {
+            self.backoff.reset();
             self.health.well();
         }
-        Ok(())
     }
 
-    /// An object exists, as given. Tells its version.
-    fn present(&mut self, json: &[u8]) -> String {
-        let (version, news) = self.read(json);
-        if let Some(news) = news {
-            self.tell(news);
-        }
-        version
+    /// A watch has said something, or has stood for a while.
+    pub(super) fn watch_works(&mut self) {
+        self.fruitless = 0;
+        self.presented_again = false;
+        self.backoff.reset();
+        self.health.well();
     }
+}
 
-    /// What an object says: its version, and what is new about it.
-    fn read(&mut self, json: &[u8]) -> (String, Option<News>) {
-        let object = match Object::from_json(self.resource.shape(), json) {
-            Ok(object) if self.resource.wants(&object) => object,
-            Ok(object) => return (object.meta().resource_version.clone(), None),
-            Err(unreadable) => return self.unreadable(unreadable),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+    use crate::kube::Connection;
+
+    async fn follower(resource: Resource) -> Follower {
+        let connection = Connection {
+            master: Some("http://127.0.0.1:1".into()),
+            ..Connection::default()
         };
-        let meta = object.meta();
-        let id = ObjectId::new(self.resource.shape(), &meta.namespace, &meta.name, &self.interner);
-        let version = meta.resource_version.clone();
-        let news = self.known.meet(&id, &version).map(|parts| {
-            let change = Change::of(&object, &self.interner).replacing(parts);
-            let parts = u16::try_from(change.served()).unwrap_or(u16::MAX);
-            News {
-                version: version.clone(),
-                parts,
-                change,
-            }
-        });
-        (version, news)
+        Follower::new(
+            connection.connect().await.unwrap(),
+            Arc::new(Mailbox::new(&Kind::ALL)),
+            Arc::default(),
+            Arc::default(),
+            Timing::default(),
+            resource,
+        )
     }
 
-    fn unreadable(&mut self, unreadable: Unreadable) -> (String, Option<News>) {
-        let HeaderMeta {
-            name,
-            namespace,
-            resource_version: version,
-        } = unreadable.identity.unwrap_or_default();
-        let id = ObjectId::new(self.resource.shape(), &namespace, &name, &self.interner);
-        let news = self.known.meet(&id, &version).map(|parts| {
-            let skipped = vec![Skipped {
-                object: id.to_string(),
-                reason: unreadable.reason,
-            }];
-            News {
-                version: version.clone(),
-                parts,
-                change: Change::unreadable(id, skipped),
-            }
-        });
-        (version, news)
+    fn status(code: u16) -> End {
+        End::Trouble(Trouble::Status {
+            url: "u".into(),
+            code,
+            reason: "r".into(),
+            retry_after: None,
+        })
     }
 
-    fn tell(
-        &mut self,
-        News {
-            version,
-            parts,
-            change,
-        }: News,
-    ) {
-        self.known.remember(change.id.clone(), &version, parts);
-        self.mailbox.put(change);
+    fn unreachable() -> End {
+        End::Trouble(Trouble::Unreachable {
+            url: "u".into(),
+            reason: "r".into(),
+        })
     }
 
-    /// An object is gone; given as it last was. Tells the version of its end.
-    fn absent(&mut self, json: &[u8]) -> String {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct Named {
-            metadata: HeaderMeta,
-        }
-        let Named { metadata } = serde_json::from_slice(json).unwrap_or_default();
-        let id = ObjectId::new(
-            self.resource.shape(),
-            &metadata.namespace,
-            &metadata.name,
-            &self.interner,
+    fn seconds(range: std::ops::Range<f64>, wait: Duration) {
+        assert!(
+            range.contains(&wait.as_secs_f64()),
+            "{wait:?} is not within {range:?} s"
         );
-        if let Some(parts) = self.known.forget(&id) {
-            self.mailbox.put(Change::gone(id, parts));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_back_is_not_kept_waiting() {
+        let mut follower = follower(Resource::Services).await;
+        follower.position = Some("7".into());
+        for _ in 0..8 {
+            follower.judge(unreachable()).await;
         }
-        metadata.resource_version
+        seconds(15.0..30.0, follower.judge(unreachable()).await);
+        assert!(follower.is_unsure, "it may come back with another history");
+        // Its roles are not loaded yet; then they are, but the version has expired meanwhile.
+        seconds(0.8..1.6, follower.judge(status(403)).await);
+        seconds(1.6..3.2, follower.judge(status(403)).await);
+        assert_eq!(follower.position.as_deref(), Some("7"));
+        assert_eq!(follower.judge(End::Expired).await, Duration::ZERO);
+        assert_eq!(follower.position, None);
+        seconds(0.8..8.0, follower.judge(End::Expired).await);
+    }
+
+    #[tokio::test]
+    async fn refused_credentials_are_presented_again_at_once_and_then_rarely() {
+        let mut follower = follower(Resource::Services).await;
+        assert_eq!(follower.judge(status(401)).await, Duration::ZERO);
+        assert!(follower.health.is_well());
+        seconds(0.8..1.6, follower.judge(status(401)).await);
+        seconds(1.6..3.2, follower.judge(status(401)).await);
+        assert!(!follower.health.is_well());
+        follower.listed("7".into());
+        assert_eq!(follower.judge(status(401)).await, Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn one_refusal_of_service_cidrs_is_soon_forgotten() {
+        for code in [403, 404] {
+            let mut follower = follower(Resource::ServiceCidrs).await;
+            let mut least = 0.8;
+            for _ in 0..9 {
+                seconds(least..2.0 * least, follower.judge(status(code)).await);
+                least *= 2.0;
+            }
+            follower.judge(status(code)).await;
+            seconds(600.0..1200.0, follower.judge(status(code)).await);
+            follower.listed("7".into());
+            seconds(0.8..1.6, follower.judge(status(code)).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn lists_in_place_of_watches_are_soon_and_leave_the_server_time() {
+        let mut follower = follower(Resource::Services).await;
+        let fruitless = || End::Fruitless("cut".into());
+        follower.listed("7".into());
+        for _ in 0..2 {
+            seconds(0.2..0.4, follower.judge(fruitless()).await);
+            assert!(follower.position.is_some() && follower.health.is_well());
+        }
+        assert_eq!(follower.judge(fruitless()).await, Duration::ZERO);
+        assert!(follower.position.is_none() && !follower.health.is_well());
+        for least in [0.8, 1.6, 2.0, 2.0] {
+            follower.listed("8".into());
+            seconds(least..2.0 * least, follower.judge(fruitless()).await);
+        }
+        follower.list_time = Duration::from_millis(500);
+        follower.judge(fruitless()).await;
+        seconds(8.0..20.0, follower.judge(fruitless()).await);
+        follower.watch_works();
+        assert!(follower.health.is_well());
+        seconds(0.2..0.4, follower.judge(fruitless()).await);
     }
 }

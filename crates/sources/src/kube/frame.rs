@@ -1,216 +1,370 @@
 //! Cuts what arrives from an API server into JSON texts of bounded size, without waiting for the whole answer.
 
-use bytes::{Buf, BytesMut};
-
-/// No object that an API server can store is larger as JSON.
+/// An object that is larger as JSON is not served; no API server can store one.
 pub(super) const MAX_OBJECT: usize = 8 << 20;
 /// What surrounds the items of a list, or the whole of an error.
 const MAX_ENVELOPE: usize = 1 << 20;
+/// A longer string inside an object is replaced by a note of its length: nothing that is served is so long.
+const MAX_STRING: usize = 4 << 10;
 /// As deep as the decoder goes.
-const MAX_DEPTH: u32 = 127;
+const MAX_DEPTH: usize = 127;
+/// How deep the fields lie that are left out of an object that is too large: `object.metadata.annotations`.
+const LEVELS: usize = 4;
+/// A buffer that grew beyond this is not kept for the next object.
+const USUAL_OBJECT: usize = 256 << 10;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FrameError {
     #[error("it is not JSON: it begins with \"{0}\"")]
     NotJson(String),
-    #[error("{what} is longer than {limit} bytes")]
-    TooLong { what: &'static str, limit: usize },
-    #[error("it nests deeper than {MAX_DEPTH} levels")]
-    TooDeep,
+    #[error("what surrounds the items is longer than {MAX_ENVELOPE} bytes")]
+    TooLong,
     #[error("its brackets do not match")]
     Unbalanced,
     #[error("it ends in the middle, after {0} bytes")]
     Truncated(usize),
 }
 
+/// One JSON text out of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Text<'a> {
+    pub(super) json: &'a [u8],
+    pub(super) size: Size,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    Whole,
+    /// It was larger, or nested deeper, than an object may be. What is left is good for its name and for nothing else.
+    Cut,
+}
+
 /// Takes the answer to a list apart: each item by itself, and the envelope that is left without them.
 ///
 /// Only brackets, strings and commas are looked at; whether an item is an object is found out when it is decoded.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ListReader {
-    envelope: Vec<u8>,
-    item: Vec<u8>,
-    depth: u32,
+    envelope: Value,
+    item: Value,
     in_items: bool,
-    in_string: bool,
-    escaped: bool,
-    done: bool,
+    /// The item is complete and was handed out.
+    handed_out: bool,
     seen: usize,
 }
 
-impl ListReader {
-    /// Takes the next piece of the answer; hands out each item that it completes.
-    pub(super) fn push(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), FrameError> {
-        self.seen += bytes.len();
-        let mut rest = bytes;
-        while let Some(&first) = rest.first() {
-            if self.depth == 0 && (self.done || first != b'{') {
-                rest = self.outside(rest)?;
-                continue;
-            }
-            let plain = self.plain_length(rest);
-            self.keep(&rest[..plain])?;
-            let Some(&byte) = rest.get(plain) else {
-                return Ok(());
-            };
-            self.step(byte, &mut each)?;
-            rest = &rest[plain + 1..];
+impl Default for ListReader {
+    fn default() -> Self {
+        ListReader {
+            envelope: Value::new(MAX_ENVELOPE),
+            item: Value::new(MAX_OBJECT),
+            in_items: false,
+            handed_out: false,
+            seen: 0,
         }
-        Ok(())
+    }
+}
+
+impl ListReader {
+    /// Takes from the next piece of the answer until it completes an item, or is used up (`None`).
+    pub(super) fn next(&mut self, input: &mut &[u8]) -> Result<Option<Text<'_>>, FrameError> {
+        if self.handed_out {
+            self.item.clear();
+        }
+        let length = input.len();
+        let complete = self.advance(input);
+        self.seen += length - input.len();
+        self.handed_out = complete?;
+        Ok(self.handed_out.then(|| self.item.text()))
+    }
+
+    /// What was not an item so far, made whole: the items follow the kind and version of a list.
+    pub(super) fn envelope_so_far(&self) -> Vec<u8> {
+        let mut envelope = self.envelope.bytes.clone();
+        if self.in_items {
+            envelope.extend_from_slice(b"]}");
+        }
+        envelope
     }
 
     /// The answer has ended; what was not an item.
     pub(super) fn finish(self) -> Result<Vec<u8>, FrameError> {
-        if self.done {
-            Ok(self.envelope)
+        if self.envelope.is_complete() {
+            Ok(self.envelope.bytes)
         } else {
             Err(FrameError::Truncated(self.seen))
         }
     }
 
-    /// Around the answer there may be white space only.
-    fn outside<'a>(&self, bytes: &'a [u8]) -> Result<&'a [u8], FrameError> {
-        let rest = bytes.trim_ascii_start();
-        match rest.first() {
-            None => Ok(rest),
-            Some(b'{') if !self.done => Ok(rest),
-            Some(_) => Err(FrameError::NotJson(excerpt(rest))),
+    /// Tells whether an item is complete.
+    fn advance(&mut self, input: &mut &[u8]) -> Result<bool, FrameError> {
+        while !input.is_empty() {
+            if !self.in_items {
+                self.advance_envelope(input)?;
+                continue;
+            }
+            let special = self.item.take_plain(input);
+            match special {
+                Some(end @ (b',' | b']')) if self.item.is_between() => {
+                    *input = &input[1..];
+                    if end == b']' {
+                        self.in_items = false;
+                        self.envelope.step(end)?;
+                    }
+                    if !self.item.is_blank() {
+                        return Ok(true);
+                    }
+                }
+                Some(byte) => {
+                    *input = &input[1..];
+                    self.item.step(byte)?;
+                }
+                None => {}
+            }
+        }
+        Ok(false)
+    }
+
+    fn advance_envelope(&mut self, input: &mut &[u8]) -> Result<(), FrameError> {
+        if !self.envelope.is_open() && !skip_blank(input, self.envelope.is_complete())? {
+            return Ok(());
+        }
+        if let Some(byte) = self.envelope.take_plain(input) {
+            *input = &input[1..];
+            self.in_items = byte == b'[' && self.envelope.at_value_of("items");
+            self.envelope.step(byte)?;
+        }
+        if self.envelope.size == Size::Cut {
+            return Err(FrameError::TooLong);
+        }
+        Ok(())
+    }
+}
+
+/// Takes a watch apart: one JSON object after another.
+#[derive(Debug)]
+pub(super) struct EventReader {
+    event: Value,
+}
+
+impl Default for EventReader {
+    fn default() -> Self {
+        EventReader {
+            event: Value::new(MAX_OBJECT),
+        }
+    }
+}
+
+impl EventReader {
+    /// Takes from the next piece of the answer until it completes an event, or is used up (`None`).
+    pub(super) fn next(&mut self, input: &mut &[u8]) -> Result<Option<Text<'_>>, FrameError> {
+        if self.event.is_complete() {
+            self.event.clear();
+        }
+        while !input.is_empty() {
+            if !self.event.is_open() && !skip_blank(input, false)? {
+                continue;
+            }
+            if let Some(byte) = self.event.take_plain(input) {
+                *input = &input[1..];
+                self.event.step(byte)?;
+            }
+            if self.event.is_complete() {
+                return Ok(Some(self.event.text()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Between objects there may be white space only. Tells whether an object begins.
+fn skip_blank(input: &mut &[u8], ended: bool) -> Result<bool, FrameError> {
+    *input = input.trim_ascii_start();
+    match input.first() {
+        None => Ok(false),
+        Some(b'{') if !ended => Ok(true),
+        Some(_) => Err(FrameError::NotJson(excerpt(input))),
+    }
+}
+
+/// A JSON value that grows as it arrives, within bounds: long strings are replaced by a note, and where that is not
+/// enough whole fields are left out and the value counts as cut.
+#[derive(Debug)]
+struct Value {
+    bytes: Vec<u8>,
+    limit: usize,
+    size: Size,
+    depth: usize,
+    complete: bool,
+    in_string: bool,
+    escaped: bool,
+    /// Where the present string begins.
+    string: usize,
+    /// How much of the present string is left out.
+    left_out: usize,
+    /// Where each of the open outer brackets stands.
+    opened: [usize; LEVELS],
+    /// Nothing is kept until this depth is reached again.
+    resume_at: Option<usize>,
+}
+
+impl Value {
+    fn new(limit: usize) -> Self {
+        Value {
+            bytes: Vec::new(),
+            limit,
+            size: Size::Whole,
+            depth: 0,
+            complete: false,
+            in_string: false,
+            escaped: false,
+            string: 0,
+            left_out: 0,
+            opened: [0; LEVELS],
+            resume_at: None,
         }
     }
 
-    /// How many bytes follow that change nothing.
-    fn plain_length(&self, bytes: &[u8]) -> usize {
-        let special = |byte: &u8| match self.in_string {
-            true => self.escaped || matches!(byte, b'"' | b'\\'),
-            false => matches!(byte, b'"' | b'{' | b'}' | b'[' | b']' | b','),
-        };
-        bytes.iter().position(special).unwrap_or(bytes.len())
+    fn is_open(&self) -> bool {
+        self.depth > 0
     }
 
-    fn step(&mut self, byte: u8, each: &mut impl FnMut(&[u8])) -> Result<(), FrameError> {
+    fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Outside of every bracket and string.
+    fn is_between(&self) -> bool {
+        self.depth == 0 && !self.in_string
+    }
+
+    fn text(&self) -> Text<'_> {
+        Text {
+            json: self.bytes.trim_ascii(),
+            size: self.size,
+        }
+    }
+
+    fn clear(&mut self) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
+        bytes.shrink_to(USUAL_OBJECT);
+        *self = Value {
+            bytes,
+            ..Value::new(self.limit)
+        };
+    }
+
+    fn is_blank(&self) -> bool {
+        self.bytes.trim_ascii().is_empty()
+    }
+
+    /// Takes the bytes that change nothing; tells the one after them, which does.
+    fn take_plain(&mut self, input: &mut &[u8]) -> Option<u8> {
+        let special = |byte: &u8| {
+            if self.in_string {
+                self.escaped || matches!(byte, b'"' | b'\\')
+            } else {
+                matches!(byte, b'"' | b'{' | b'}' | b'[' | b']' | b',')
+            }
+        };
+        let length = input.iter().position(special).unwrap_or(input.len());
+        let (plain, rest) = input.split_at(length);
+        self.keep(plain);
+        *input = rest;
+        rest.first().copied()
+    }
+
+    fn step(&mut self, byte: u8) -> Result<(), FrameError> {
         if self.in_string {
-            self.in_string = self.escaped || byte != b'"';
+            if byte == b'"' && !self.escaped {
+                self.end_string();
+            }
             self.escaped = !self.escaped && byte == b'\\';
-            return self.keep(&[byte]);
+            self.keep(&[byte]);
+            return Ok(());
         }
         match byte {
-            b'"' => self.in_string = true,
-            b'{' | b'[' => return self.open(byte),
-            b'}' | b']' => return self.close(byte, each),
-            b',' if self.in_items && self.depth == 2 => {
-                self.end_item(each);
-                return Ok(());
+            b'"' => {
+                self.keep(&[byte]);
+                self.in_string = true;
+                self.string = self.bytes.len();
+                self.left_out = 0;
             }
-            _ => {}
+            b'{' | b'[' => self.open(byte),
+            b'}' | b']' => return self.close(byte),
+            _ => self.keep(&[byte]),
         }
-        self.keep(&[byte])
-    }
-
-    fn open(&mut self, byte: u8) -> Result<(), FrameError> {
-        let items = byte == b'[' && self.depth == 1 && !self.in_items && self.at_items();
-        self.keep(&[byte])?;
-        self.in_items |= items;
-        self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            Err(FrameError::TooDeep)
-        } else {
-            Ok(())
-        }
-    }
-
-    fn close(&mut self, byte: u8, each: &mut impl FnMut(&[u8])) -> Result<(), FrameError> {
-        if self.in_items && self.depth == 2 {
-            self.end_item(each);
-            self.in_items = false;
-        }
-        self.keep(&[byte])?;
-        self.depth = self.depth.checked_sub(1).ok_or(FrameError::Unbalanced)?;
-        self.done |= self.depth == 0;
         Ok(())
     }
 
-    /// Whether the value that begins now is that of the key `items`.
-    fn at_items(&self) -> bool {
+    fn end_string(&mut self) {
+        self.in_string = false;
+        if self.left_out > 0 {
+            let note = format!("({} bytes left out)", self.left_out);
+            self.keep(note.as_bytes());
+        }
+    }
+
+    fn open(&mut self, byte: u8) {
+        if let Some(opened) = self.opened.get_mut(self.depth) {
+            *opened = self.bytes.len();
+        }
+        self.depth += 1;
+        self.keep(&[byte]);
+        if self.depth > MAX_DEPTH && self.resume_at.is_none() {
+            self.leave_out(0);
+        }
+    }
+
+    fn close(&mut self, byte: u8) -> Result<(), FrameError> {
+        self.keep(&[byte]);
+        self.depth = self.depth.checked_sub(1).ok_or(FrameError::Unbalanced)?;
+        if self.resume_at == Some(self.depth) {
+            self.resume_at = None;
+        }
+        self.complete |= self.depth == 0;
+        Ok(())
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.resume_at.is_some() {
+            return;
+        }
+        if self.in_string && (self.left_out > 0 || self.bytes.len() - self.string + bytes.len() > MAX_STRING)
+        {
+            self.left_out += self.bytes.len() - self.string + bytes.len();
+            self.bytes.truncate(self.string);
+            return;
+        }
+        self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() > self.limit {
+            self.leave_out(self.limit / 8);
+        }
+    }
+
+    /// Leaves out the innermost of the outer fields that is as large as that; the whole where there is none.
+    fn leave_out(&mut self, at_least: usize) {
+        self.size = Size::Cut;
+        let length = self.bytes.len();
+        let level = (1..self.depth.min(LEVELS))
+            .rev()
+            .find(|level| length - self.opened[*level] >= at_least)
+            .unwrap_or_default();
+        self.bytes.truncate(self.opened[level]);
+        self.bytes.extend_from_slice(b"null");
+        self.resume_at = Some(level);
+    }
+
+    /// Whether a value of this key of the outermost object begins now.
+    fn at_value_of(&self, key: &str) -> bool {
         let before = self
-            .envelope
+            .bytes
             .trim_ascii_end()
             .strip_suffix(b":")
             .map(<[u8]>::trim_ascii_end);
-        before
-            .and_then(|key| key.strip_suffix(b"\"items\""))
-            .is_some_and(|head| head.last() != Some(&b'\\'))
+        let head = before.and_then(|before| before.strip_suffix(format!("\"{key}\"").as_bytes()));
+        self.depth == 1 && !self.in_string && head.is_some_and(|head| head.last() != Some(&b'\\'))
     }
-
-    fn end_item(&mut self, each: &mut impl FnMut(&[u8])) {
-        let item = self.item.trim_ascii();
-        if !item.is_empty() {
-            each(item);
-        }
-        self.item.clear();
-    }
-
-    fn keep(&mut self, bytes: &[u8]) -> Result<(), FrameError> {
-        let (into, what, limit) = match self.in_items {
-            true => (&mut self.item, "an item", MAX_OBJECT),
-            false => (&mut self.envelope, "what surrounds the items", MAX_ENVELOPE),
-        };
-        if into.len() + bytes.len() > limit {
-            return Err(FrameError::TooLong { what, limit });
-        }
-        into.extend_from_slice(bytes);
-        Ok(())
-    }
-}
-
-/// The lines of a watch.
-#[derive(Debug, Default)]
-pub(super) struct Lines {
-    buffer: BytesMut,
-    /// How much of the buffer is known to hold no end of line.
-    searched: usize,
-}
-
-impl Lines {
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.buffer.extend_from_slice(bytes);
-    }
-
-    /// What came after the last end of line.
-    pub(super) fn rest(&mut self) -> Option<BytesMut> {
-        self.searched = 0;
-        Some(trim(self.buffer.split())).filter(|rest| !rest.is_empty())
-    }
-
-    /// The next complete line that is not blank.
-    pub(super) fn next(&mut self) -> Result<Option<BytesMut>, FrameError> {
-        loop {
-            let Some(end) = self.buffer[self.searched..]
-                .iter()
-                .position(|byte| *byte == b'\n')
-            else {
-                self.searched = self.buffer.len();
-                return match self.searched > MAX_OBJECT {
-                    true => Err(FrameError::TooLong {
-                        what: "a line",
-                        limit: MAX_OBJECT,
-                    }),
-                    false => Ok(None),
-                };
-            };
-            let line = trim(self.buffer.split_to(self.searched + end + 1));
-            self.searched = 0;
-            if !line.is_empty() {
-                return Ok(Some(line));
-            }
-        }
-    }
-}
-
-fn trim(mut line: BytesMut) -> BytesMut {
-    line.truncate(line.trim_ascii_end().len());
-    let blank = line.len() - line.trim_ascii_start().len();
-    line.advance(blank);
-    line
 }
 
 /// The beginning of something that was not expected.
@@ -228,14 +382,30 @@ mod tests {
     use super::*;
 
     fn read(json: &str, piece: usize) -> Result<(Vec<String>, String), FrameError> {
+        let (items, envelope) = read_sizes(json, piece)?;
+        Ok((items.into_iter().map(|(item, _)| item).collect(), envelope))
+    }
+
+    fn read_sizes(json: &str, piece: usize) -> Result<(Vec<(String, Size)>, String), FrameError> {
         let mut reader = ListReader::default();
         let mut items = Vec::new();
-        for bytes in json.as_bytes().chunks(piece) {
-            reader.push(bytes, |item| {
-                items.push(String::from_utf8_lossy(item).into_owned())
-            })?;
+        for mut bytes in json.as_bytes().chunks(piece) {
+            while let Some(item) = reader.next(&mut bytes)? {
+                items.push((String::from_utf8_lossy(item.json).into_owned(), item.size));
+            }
         }
         Ok((items, String::from_utf8_lossy(&reader.finish()?).into_owned()))
+    }
+
+    fn events(text: &[u8], piece: usize) -> Result<Vec<(String, Size)>, FrameError> {
+        let mut reader = EventReader::default();
+        let mut found = Vec::new();
+        for mut bytes in text.chunks(piece) {
+            while let Some(event) = reader.next(&mut bytes)? {
+                found.push((String::from_utf8_lossy(event.json).into_owned(), event.size));
+            }
+        }
+        Ok(found)
     }
 
     #[test]
@@ -319,53 +489,102 @@ mod tests {
         assert_eq!(read("{} {}", 9), Err(FrameError::NotJson("{}".into())));
         assert_eq!(read("", 1), Err(FrameError::Truncated(0)));
         assert_eq!(read(r#"{"items":[{"a":1}"#, 4), Err(FrameError::Truncated(17)));
-        assert_eq!(
-            read(&("{\"a\":".to_owned() + &"[".repeat(200)), 7),
-            Err(FrameError::TooDeep)
-        );
-        let garbage = |head: &str| read(&(head.to_owned() + &"x".repeat(10 << 20)), 1 << 16);
-        assert!(matches!(
-            garbage("{"),
-            Err(FrameError::TooLong {
-                limit: MAX_ENVELOPE,
-                ..
-            })
-        ));
-        assert!(matches!(
-            garbage("{\"items\":["),
-            Err(FrameError::TooLong {
-                limit: MAX_OBJECT,
-                ..
-            })
-        ));
+        let endless = |head: &str| read(&(head.to_owned() + &"x".repeat(10 << 20)), 1 << 16);
+        assert_eq!(endless("{"), Err(FrameError::TooLong));
+        assert!(matches!(endless("{\"items\":["), Err(FrameError::Truncated(_))));
     }
 
     #[test]
-    fn lines_come_apart_wherever_they_are_cut() {
-        let text = b"one\n\n two \r\nthree";
-        for piece in 1..text.len() {
-            let mut lines = Lines::default();
-            let mut found = Vec::new();
-            for bytes in text.chunks(piece) {
-                lines.push(bytes);
-                while let Some(line) = lines.next().unwrap() {
-                    found.push(line.to_vec());
+    fn the_envelope_can_be_read_when_the_items_begin() {
+        let mut reader = ListReader::default();
+        let mut input = &br#"{"kind":"L","metadata":{"resourceVersion":"7"},"items":[{"a":1},{"#[..];
+        assert!(reader.next(&mut input).unwrap().is_some());
+        let envelope: serde_json::Value = serde_json::from_slice(&reader.envelope_so_far()).unwrap();
+        assert_eq!(envelope["metadata"]["resourceVersion"], "7");
+        assert_eq!(reader.next(&mut input).unwrap(), None);
+    }
+
+    #[test]
+    fn long_strings_are_replaced_by_a_note() {
+        let fits = "\\n".repeat(MAX_STRING / 2);
+        let long = "ü\\u00fc\\\"".repeat(1 << 20);
+        let json = format!(r#"{{"items":[{{"a":"{fits}","b":"{long}","c":"{{"}},{{"d":1}}]}}"#);
+        for piece in [1, 7, 4096, 1 << 20] {
+            let (items, _) = read_sizes(&json, piece).unwrap();
+            let expected = format!(
+                r#"{{"a":"{fits}","b":"({} bytes left out)","c":"{{"}}"#,
+                long.len()
+            );
+            assert_eq!(
+                items,
+                [(expected, Size::Whole), (r#"{"d":1}"#.into(), Size::Whole)]
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_keeps_its_name_and_harms_nothing_else() {
+        let many = |text: &str| vec![text; (10 << 20) / text.len()].join(",");
+        let numbers = many("1234567");
+        let entries: Vec<String> = (0..700_000).map(|n| format!("\"label-{n:06}\":\"x\"")).collect();
+        let deep = "[".repeat(1000) + &"]".repeat(1000);
+        let objects = [
+            format!(r#"{{"endpoints":[{numbers}],"metadata":{{"name":"a"}}}}"#),
+            format!(
+                r#"{{"metadata":{{"annotations":{{{}}},"name":"a"}}}}"#,
+                entries.join(",")
+            ),
+            format!(r#"{{"metadata":{{"name":"a"}},"spec":{{"ports":[{numbers}],"x":[{numbers}]}}}}"#),
+            format!(r#"{{"metadata":{{"name":"a"}},"spec":{deep}}}"#),
+        ];
+        for object in objects {
+            for piece in [1000, 1 << 20] {
+                let (items, _) = read_sizes(&format!(r#"{{"items":[1,{object},2]}}"#), piece).unwrap();
+                assert_eq!(items.len(), 3);
+                let text = format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n{{}}\n");
+                let events = events(text.as_bytes(), piece).unwrap();
+                assert_eq!(events[1..], [("{}".into(), Size::Whole)]);
+                for (cut, size) in [&items[1], &events[0]] {
+                    assert_eq!(*size, Size::Cut);
+                    assert!(cut.len() <= MAX_OBJECT);
+                    let value: serde_json::Value = serde_json::from_str(cut).unwrap();
+                    let object = value.get("object").unwrap_or(&value);
+                    assert_eq!(object["metadata"]["name"], "a");
                 }
             }
-            assert_eq!(found, [&b"one"[..], b"two"]);
-            assert_eq!(lines.rest().as_deref(), Some(&b"three"[..]));
-            assert_eq!(lines.rest(), None);
         }
     }
 
     #[test]
-    fn endless_lines_are_refused() {
-        let mut lines = Lines::default();
-        let mut fed = 0;
-        while lines.next().is_ok() {
-            lines.push(&[b'x'; 1 << 16]);
-            fed += 1 << 16;
-            assert!(fed <= MAX_OBJECT + (1 << 17));
+    fn an_object_without_fields_to_leave_out_is_left_out_whole() {
+        let flat: Vec<String> = (0..1_000_000).map(|n| format!("\"k{n:06}\":1")).collect();
+        let json = format!(r#"{{"items":[{{{}}},{{"a":1}}]}}"#, flat.join(","));
+        let (items, _) = read_sizes(&json, 1 << 16).unwrap();
+        assert_eq!(
+            items,
+            [("null".into(), Size::Cut), (r#"{"a":1}"#.into(), Size::Whole)]
+        );
+    }
+
+    #[test]
+    fn events_come_apart_wherever_they_are_cut() {
+        let text = b"{\"a\":\"}\n{\"}\n\n {\"b\":[{}]} \r\n{\"c\":1}{}\n{\"half\":";
+        for piece in 1..text.len() {
+            let found: Vec<String> = events(text, piece)
+                .unwrap()
+                .into_iter()
+                .map(|(event, _)| event)
+                .collect();
+            assert_eq!(
+                found,
+                [r#"{"a":"}\n{"}"#, r#"{"b":[{}]}"#, r#"{"c":1}"#, "{}"]
+                    .map(|event| event.replace("\\n", "\n"))
+            );
         }
+        assert_eq!(
+            events(b"{}\n<html>", 99),
+            Err(FrameError::NotJson("<html>".into()))
+        );
+        assert_eq!(events(b"{}}", 1), Err(FrameError::NotJson("}".into())));
     }
 }

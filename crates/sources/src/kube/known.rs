@@ -1,4 +1,4 @@
-//! What a watch has told so far: names and versions only, enough to see what a new list changed.
+//! What was told so far: names and a hash of the content, enough to see what a new list changed.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,12 +11,44 @@ pub(super) struct Known {
     entries: HashMap<ObjectId, Entry>,
 }
 
+/// What an object says, as far as it matters here. Versions play no part: after etcd was restored from a backup, the
+/// same version can stand for other content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Content(u64);
+
+impl Content {
+    /// 64 bits are enough: content is only ever compared with that of the same object.
+    pub(super) fn of(object: &impl Hash) -> Self {
+        let mut hasher = DefaultHasher::new();
+        object.hash(&mut hasher);
+        Content(hasher.finish())
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Of the resource version; `None` where the object has none, so that nothing can be told from it.
-    version: Option<u64>,
+    content: Content,
     round: u32,
     parts: u16,
+}
+
+/// An object that is there, compared with what was known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Met {
+    New,
+    /// Was so many parts before.
+    Changed(u16),
+    Same(u16),
+}
+
+impl Met {
+    /// How many parts the object was before.
+    pub(super) fn parts(self) -> u16 {
+        match self {
+            Met::New => 0,
+            Met::Changed(parts) | Met::Same(parts) => parts,
+        }
+    }
 }
 
 impl Known {
@@ -25,21 +57,24 @@ impl Known {
         self.round = self.round.wrapping_add(1);
     }
 
-    /// An object is there. Tells the number of its parts if this is news, or `None` if exactly this was known.
-    pub(super) fn meet(&mut self, id: &ObjectId, version: &str) -> Option<u16> {
+    /// An object is there.
+    pub(super) fn meet(&mut self, id: &ObjectId, content: Content) -> Met {
         let Some(entry) = self.entries.get_mut(id) else {
-            return Some(0);
+            return Met::New;
         };
         entry.round = self.round;
-        let same = entry.version.is_some() && entry.version == hash(version);
-        (!same).then_some(entry.parts)
+        if entry.content == content {
+            Met::Same(entry.parts)
+        } else {
+            Met::Changed(entry.parts)
+        }
     }
 
-    pub(super) fn remember(&mut self, id: ObjectId, version: &str, parts: u16) {
+    pub(super) fn remember(&mut self, id: ObjectId, content: Content, parts: u16) {
         self.entries.insert(
             id,
             Entry {
-                version: hash(version),
+                content,
                 round: self.round,
                 parts,
             },
@@ -61,16 +96,6 @@ impl Known {
     }
 }
 
-/// Versions are opaque, and only ever compared with a version of the same object: 64 bits are enough.
-fn hash(version: &str) -> Option<u64> {
-    if version.is_empty() {
-        return None;
-    }
-    let mut hasher = DefaultHasher::new();
-    version.hash(&mut hasher);
-    Some(hasher.finish())
-}
-
 #[cfg(test)]
 mod tests {
     use ferry_model::ServiceName;
@@ -85,16 +110,16 @@ mod tests {
     fn a_new_list_tells_what_changed_and_what_went() {
         let mut known = Known::default();
         known.begin();
-        for name in ["same", "changed", "gone", "unversioned"] {
-            assert_eq!(known.meet(&id(name), "1"), Some(0));
-            known.remember(id(name), if name == "unversioned" { "" } else { "1" }, 2);
+        let (old, new) = (Content::of(&"old"), Content::of(&"new"));
+        for name in ["same", "changed", "gone"] {
+            assert_eq!(known.meet(&id(name), old), Met::New);
+            known.remember(id(name), old, 2);
         }
         assert!(known.sweep().is_empty());
 
         known.begin();
-        assert_eq!(known.meet(&id("same"), "1"), None);
-        assert_eq!(known.meet(&id("changed"), "2"), Some(2));
-        assert_eq!(known.meet(&id("unversioned"), ""), Some(2));
+        assert_eq!(known.meet(&id("same"), old), Met::Same(2));
+        assert_eq!(known.meet(&id("changed"), new), Met::Changed(2));
         assert_eq!(known.sweep(), [(id("gone"), 2)]);
         assert_eq!(known.forget(&id("gone")), None);
         assert_eq!(known.forget(&id("same")), Some(2));

@@ -1,7 +1,7 @@
 //! Facts from a Kubernetes API server.
 //!
 //! Four followers, one per kind, each with its own list/watch loop over the slim types of `objects`; no store of
-//! objects, only names and versions. Talks to the API server and to nothing else. Whatever the server does or
+//! objects, only names and a hash of each. Talks to the API server and to nothing else. Whatever the server does or
 //! fails to do, what was published stays in force, and only a complete list makes an object disappear unseen.
 //!
 //! The answers are asked for as JSON: the configured content type is accepted and has no effect, since the client
@@ -13,11 +13,14 @@ mod connect;
 mod follow;
 mod frame;
 mod health;
+mod intake;
 mod known;
+mod list;
 mod protocol;
 mod proxy;
 mod requests;
 mod resource;
+mod watch;
 
 pub use api::{Api, Trouble};
 pub use connect::{ConnectError, Connection};
@@ -28,12 +31,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use follow::Follower;
+use health::Contact;
 use resource::Resource;
 
 use crate::assemble::Mailbox;
 use crate::convert::Interner;
 
-/// The followers' patience.
+/// The followers' times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timing {
     pub backoff_first: Duration,
@@ -42,11 +46,16 @@ pub struct Timing {
     pub answer: Duration,
     /// How many seconds a watch may last.
     pub watch: Range<u64>,
-    /// How long a watch may be silent before it counts as dead. Servers send a bookmark about every minute.
-    pub silence: Duration,
-    /// How long a watch must stay open before it counts as working, after it did not.
+    /// How long a watch must stay open before it counts as working.
     pub settle: Duration,
-    /// Until a resource that the cluster does not serve is looked for again.
+    /// Between two lists, at most, while watches do not work and lists are quick.
+    pub poll: Duration,
+    /// After this time, and up to as much again, without a word on a watch the server is asked for its version.
+    pub check_after: Duration,
+    /// After this time, and up to as much again, without a word on a watch everything is listed again. Servers send a
+    /// bookmark about every minute where etcd tells them that it made progress, which by default is every ten.
+    pub list_after: Duration,
+    /// At most, until a resource that the cluster does not serve is looked for again.
     pub missing: Duration,
 }
 
@@ -54,11 +63,13 @@ impl Default for Timing {
     fn default() -> Self {
         Timing {
             backoff_first: Duration::from_millis(800),
-            backoff_most: Duration::from_secs(30),
+            backoff_most: Duration::from_secs(15),
             answer: Duration::from_secs(30),
             watch: 300..600,
-            silence: Duration::from_secs(180),
             settle: Duration::from_secs(1),
+            poll: Duration::from_secs(2),
+            check_after: Duration::from_secs(180),
+            list_after: Duration::from_secs(720),
             missing: Duration::from_secs(600),
         }
     }
@@ -88,6 +99,7 @@ impl KubeSource {
     /// Feeds the mailbox for ever: every kind of [`crate::Kind::ALL`]. Dropping the future ends it at once.
     pub async fn run(self, mailbox: Arc<Mailbox>) {
         let interner = Arc::new(Interner::default());
+        let contact = Arc::new(Contact::default());
         let resources = [
             Resource::Services,
             Resource::EndpointSlices,
@@ -99,6 +111,7 @@ impl KubeSource {
                 self.api.clone(),
                 mailbox.clone(),
                 interner.clone(),
+                contact.clone(),
                 self.timing.clone(),
                 resource,
             )

@@ -8,15 +8,26 @@ use super::api::{Answer, Status, Trouble};
 /// Why an attempt ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The server or the network closed a watch, which is normal.
+    /// The server or the network closed a watch that had worked, which is normal.
     Closed,
+    /// A watch ended before it said anything or stood for a moment.
+    Fruitless(String),
     /// The version is too old: only a list helps.
     Expired,
-    /// The server does not stream lists: not at all, or not now.
-    NoStreaming {
-        ever: bool,
-    },
+    /// What is known may not be what is: the server's history was rewound, or a watch is silent beyond reason.
+    Doubted(&'static str),
+    /// The list was not streamed.
+    NoStreaming(Streaming),
     Trouble(Trouble),
+}
+
+/// Whether the server is asked for its list as a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Streaming {
+    Wanted,
+    /// Not for the next list, but again for the one after it.
+    NotNow,
+    Never,
 }
 
 impl From<Trouble> for End {
@@ -72,31 +83,53 @@ pub(super) struct BookmarkAnnotations {
 
 /// What it means that a watch was not begun, or was ended with a reason. A server that does not know streamed lists
 /// calls the request bad; one whose etcd is too old for them says 500. Whether it is worse, a plain list will show.
-pub(super) fn refused(trouble: Trouble, listing: bool) -> End {
-    match &trouble {
-        Trouble::Status { code: 410, .. } => End::Expired,
-        Trouble::Status {
-            code: 400 | 405 | 422,
-            ..
-        } if listing => End::NoStreaming { ever: false },
-        Trouble::Status {
-            code: 500 | 501 | 504,
-            ..
-        } if listing => End::NoStreaming { ever: true },
-        Trouble::Status { .. }
-        | Trouble::Unreachable { .. }
-        | Trouble::Slow { .. }
-        | Trouble::Garbage { .. } => End::Trouble(trouble),
+pub(super) fn refused(trouble: Trouble, phase: Phase) -> End {
+    match (&trouble, phase) {
+        (Trouble::Status { code: 410, .. }, _) => End::Expired,
+        (
+            Trouble::Status {
+                code: 400 | 405 | 422,
+                ..
+            },
+            Phase::Listing,
+        ) => End::NoStreaming(Streaming::Never),
+        (
+            Trouble::Status {
+                code: 500 | 501 | 504,
+                ..
+            },
+            Phase::Listing,
+        ) => End::NoStreaming(Streaming::NotNow),
+        _ => End::Trouble(trouble),
     }
 }
 
-/// Whether it makes sense to watch from the same version again. A server that was restored from a backup may not
-/// have reached it, and says so with 504; others do not like what we ask for. A list mends both.
+/// How far a watch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Telling what exists.
+    Listing,
+    /// Telling what changes.
+    Following,
+}
+
+/// Whether it makes sense to watch from the same version again, where a watch was refused. A server that does not
+/// like what we ask for may like a list; all else has nothing to do with the version. A server that was restored from
+/// a backup and has not reached the version says nothing: see [`was_rewound`].
 pub(super) fn can_resume(trouble: &Trouble) -> bool {
     match trouble {
         Trouble::Unreachable { .. } | Trouble::Slow { .. } => true,
-        Trouble::Status { code, .. } => !matches!(code, 400 | 404 | 405 | 410 | 422 | 504),
+        Trouble::Status { code, .. } => !matches!(code, 400 | 404 | 405 | 410 | 422),
         Trouble::Garbage { .. } => false,
+    }
+}
+
+/// Whether the server is at a version before one that it gave out. It then accepts a watch from there and is silent
+/// until its history has grown past that version. Versions that are not numbers cannot be compared.
+pub(super) fn was_rewound(given_out: &str, now: &str) -> bool {
+    match (given_out.parse::<u64>(), now.parse::<u64>()) {
+        (Ok(given_out), Ok(now)) => now < given_out,
+        _ => false,
     }
 }
 

@@ -5,9 +5,6 @@ use std::fmt::Write;
 use crate::assemble::Kind;
 use crate::objects::{Object, Shape};
 
-/// How many objects one page of a list holds.
-const PAGE: u32 = 500;
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Resource {
     Services,
@@ -19,13 +16,17 @@ pub(super) enum Resource {
     ServiceCidrs,
 }
 
-/// A part of a list.
+/// What of a list is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Page {
-    First,
-    Next(String),
-    /// Everything in one answer, for when the pages have expired under our hands.
-    Whole,
+pub(super) enum List {
+    /// Everything, as the server's cache has it: it costs the server little, and may be a moment old.
+    Cached,
+    /// Everything, as it is now.
+    Current,
+    /// What the server left out of its answer, though it was not asked to.
+    Rest(String),
+    /// One object, for the version that the server is at.
+    One,
 }
 
 /// Where a watch begins.
@@ -105,12 +106,13 @@ impl Resource {
         }
     }
 
-    pub(super) fn list(&self, page: &Page) -> String {
+    pub(super) fn list(&self, list: &List) -> String {
         let mut query = self.selectors();
-        match page {
-            Page::First => query.push(("limit", PAGE.to_string())),
-            Page::Next(token) => query.extend([("limit", PAGE.to_string()), ("continue", token.clone())]),
-            Page::Whole => {}
+        match list {
+            List::Cached => query.push(("resourceVersion", "0".into())),
+            List::Current => {}
+            List::Rest(token) => query.push(("continue", token.clone())),
+            List::One => query.push(("limit", "1".into())),
         }
         self.uri(query)
     }
@@ -163,9 +165,9 @@ mod tests {
     #[test]
     fn requests_carry_the_selectors_of_a_service_proxy() {
         assert_eq!(
-            Resource::Services.list(&Page::First),
+            Resource::Services.list(&List::Cached),
             "/api/v1/services?labelSelector=%21service.kubernetes.io%2Fservice-proxy-name\
-             &fieldSelector=spec.clusterIP%21%3DNone&limit=500"
+             &fieldSelector=spec.clusterIP%21%3DNone&resourceVersion=0"
         );
         assert_eq!(
             Resource::EndpointSlices.watch(&Start::Everything, 400),
@@ -174,8 +176,8 @@ mod tests {
              &sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
         );
         assert_eq!(
-            Resource::Node("a b".into()).list(&Page::Next("x=&".into())),
-            "/api/v1/nodes?fieldSelector=metadata.name%3Da%20b&limit=500&continue=x%3D%26"
+            Resource::Node("a b".into()).list(&List::Rest("x=&".into())),
+            "/api/v1/nodes?fieldSelector=metadata.name%3Da%20b&continue=x%3D%26"
         );
         assert_eq!(
             Resource::ServiceCidrs.watch(&Start::After("7".into()), 300),
@@ -183,7 +185,7 @@ mod tests {
              &timeoutSeconds=300&resourceVersion=7"
         );
         assert_eq!(
-            Resource::ServiceCidrs.list(&Page::Whole),
+            Resource::ServiceCidrs.list(&List::Current),
             "/apis/networking.k8s.io/v1/servicecidrs"
         );
     }

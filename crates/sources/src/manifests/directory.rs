@@ -10,6 +10,7 @@ use ferry_model::{Event, ServiceName, Skipped};
 
 use super::read::{Broken, Format, read};
 use crate::assemble::{Change, Kind, Mailbox, ObjectId};
+use crate::bounded;
 use crate::convert::Interner;
 
 const MAX_FILE: u64 = 256 << 20;
@@ -134,7 +135,7 @@ impl Directory {
             let mut change = self.readable(change.clone());
             if let Some(earlier) = homes.insert(change.id.clone(), path) {
                 change.skipped.push(Skipped {
-                    object: change.id.to_string(),
+                    object: bounded::reason(&change.id.to_string()),
                     reason: format!("is in {} too; this one from {} holds", name(earlier), name(path)),
                 });
             }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use ferry_model::Skipped;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::assemble::{Change, ObjectId};
+use crate::bounded;
 use crate::convert::Interner;
 use crate::objects::{Header, Object, Shape};
 
@@ -96,10 +96,10 @@ fn broken_yaml(error: &serde_saphyr::Error) -> Broken {
 /// Both libraries end their messages with the place, which is shown first here.
 fn without_place(text: &str) -> String {
     let is_place = |tail: &str| tail.chars().all(|c| c.is_ascii_digit() || ", column".contains(c));
-    match text.rsplit_once(" at line ") {
-        Some((reason, tail)) if is_place(tail) => reason.to_owned(),
-        _ => text.to_owned(),
-    }
+    bounded::reason(match text.rsplit_once(" at line ") {
+        Some((reason, tail)) if is_place(tail) => reason,
+        _ => text,
+    })
 }
 
 struct Reader<'a> {
@@ -116,7 +116,7 @@ impl Reader<'_> {
         }
         self.object(value, None).map_err(|reason| Broken {
             line: None,
-            reason: format!("document {}: {reason}", self.documents),
+            reason: bounded::reason(&format!("document {}: {reason}", self.documents)),
         })
     }
 
@@ -142,7 +142,10 @@ impl Reader<'_> {
         }
         match Shape::of(api_version, kind) {
             Some(shape) => self.known(shape, &value),
-            None => tracing::debug!(api_version, kind, name = header.metadata.name, "not looked at"),
+            None => tracing::debug!(
+                "not looked at: {}",
+                bounded::reason(&format!("{api_version} {kind}"))
+            ),
         }
         Ok(())
     }
@@ -162,11 +165,7 @@ impl Reader<'_> {
                     meta.namespace = "default".into();
                 }
                 let id = ObjectId::new(shape, &meta.namespace, &meta.name, self.interner);
-                let skipped = vec![Skipped {
-                    object: id.to_string(),
-                    reason: unreadable.reason,
-                }];
-                Change::unreadable(id, skipped)
+                Change::unreadable(id, &unreadable.reason)
             }
         };
         self.changes.push(change);

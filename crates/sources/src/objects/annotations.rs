@@ -11,7 +11,7 @@ pub const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time
 const OURS: &str = "ferry.dev/";
 
 /// The annotations that are kept.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Annotations {
     pub trigger_time: Option<String>,
     /// Ours, without the `ferry.dev/` prefix, in the order of the object.

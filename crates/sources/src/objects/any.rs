@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::{EndpointSlice, Endpoints, Header, HeaderMeta, Meta, Node, Service, ServiceCidr};
+use crate::bounded;
 
 /// What to read an object as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,7 +48,7 @@ impl Shape {
 }
 
 /// An object that was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Object {
     Service(Box<Service>),
     EndpointSlice(Box<EndpointSlice>),
@@ -60,7 +61,7 @@ pub enum Object {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     pub identity: Option<HeaderMeta>,
-    /// Names the field and what is wrong with it.
+    /// Names the field and what is wrong with it, in one short line.
     pub reason: String,
 }
 
@@ -151,8 +152,8 @@ fn typed<'de, T: DeserializeOwned>(source: impl Source<'de>) -> Result<Box<T>, S
 
 fn readable(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
     let path = error.path().to_string();
-    match path.as_str() {
+    bounded::reason(&match path.as_str() {
         "." => error.inner().to_string(),
         path => format!("{path}: {}", error.inner()),
-    }
+    })
 }

@@ -22,7 +22,7 @@ pub use slice::{
 use serde::{Deserialize, Deserializer};
 
 /// The part of `metadata` that matters.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
     #[serde(deserialize_with = "nullable")]
@@ -39,7 +39,7 @@ pub struct Meta {
 }
 
 /// The labels that mean something to a service proxy; all others are dropped while decoding.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Labels {
     #[serde(rename = "kubernetes.io/service-name")]
@@ -55,7 +55,7 @@ pub struct Labels {
 }
 
 /// What every object says about itself, read before its kind is known.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Header {
     #[serde(deserialize_with = "nullable")]
@@ -67,7 +67,7 @@ pub struct Header {
 }
 
 /// The identity inside a [`Header`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HeaderMeta {
     #[serde(deserialize_with = "nullable")]

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::{Meta, nullable};
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Node {
     #[serde(deserialize_with = "nullable")]
@@ -15,7 +15,7 @@ pub struct Node {
     pub status: NodeStatus,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
     #[serde(rename = "podCIDR", deserialize_with = "nullable")]
@@ -26,21 +26,21 @@ pub struct NodeSpec {
     pub taints: Vec<Taint>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Taint {
     #[serde(deserialize_with = "nullable")]
     pub key: String,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
     #[serde(deserialize_with = "nullable")]
     pub addresses: Vec<Address>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Address {
     #[serde(rename = "type", deserialize_with = "nullable")]
@@ -49,7 +49,7 @@ pub struct Address {
     pub address: String,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct ServiceCidr {
     #[serde(deserialize_with = "nullable")]
@@ -58,7 +58,7 @@ pub struct ServiceCidr {
     pub spec: ServiceCidrSpec,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct ServiceCidrSpec {
     #[serde(deserialize_with = "nullable")]

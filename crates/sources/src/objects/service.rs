@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::{Meta, nullable};
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Service {
     #[serde(deserialize_with = "nullable")]
@@ -15,7 +15,7 @@ pub struct Service {
     pub status: ServiceStatus,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceSpec {
     #[serde(rename = "clusterIP", deserialize_with = "nullable")]
@@ -44,7 +44,7 @@ pub struct ServiceSpec {
     pub health_check_node_port: i64,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServicePort {
     #[serde(deserialize_with = "nullable")]
@@ -57,34 +57,34 @@ pub struct ServicePort {
     pub node_port: i64,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct AffinityConfig {
     #[serde(rename = "clientIP", deserialize_with = "nullable")]
     pub client_ip: ClientIp,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientIp {
     pub timeout_seconds: Option<i64>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceStatus {
     #[serde(deserialize_with = "nullable")]
     pub load_balancer: LoadBalancer,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct LoadBalancer {
     #[serde(deserialize_with = "nullable")]
     pub ingress: Vec<Ingress>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ingress {
     #[serde(deserialize_with = "nullable")]

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::{Meta, nullable};
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointSlice {
     #[serde(deserialize_with = "nullable")]
@@ -18,7 +18,7 @@ pub struct EndpointSlice {
 }
 
 /// A port of a slice or of an Endpoints subset. Slices may leave everything out; `convert` knows what that means.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct EndpointPort {
     pub name: Option<String>,
@@ -26,7 +26,7 @@ pub struct EndpointPort {
     pub port: Option<i64>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SliceEndpoint {
     #[serde(deserialize_with = "nullable")]
@@ -38,7 +38,7 @@ pub struct SliceEndpoint {
     pub hints: Hints,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Conditions {
     pub ready: Option<bool>,
@@ -46,7 +46,7 @@ pub struct Conditions {
     pub terminating: Option<bool>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Hints {
     #[serde(deserialize_with = "nullable")]
@@ -55,7 +55,7 @@ pub struct Hints {
     pub for_nodes: Vec<Hint>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Hint {
     #[serde(deserialize_with = "nullable")]
@@ -63,7 +63,7 @@ pub struct Hint {
 }
 
 /// core/v1 Endpoints.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Endpoints {
     #[serde(deserialize_with = "nullable")]
@@ -72,7 +72,7 @@ pub struct Endpoints {
     pub subsets: Vec<Subset>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Subset {
     #[serde(deserialize_with = "nullable")]
@@ -83,7 +83,7 @@ pub struct Subset {
     pub ports: Vec<EndpointPort>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointAddress {
     #[serde(deserialize_with = "nullable")]

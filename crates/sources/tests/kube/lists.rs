@@ -48,7 +48,7 @@ fn selectors_turn_foreign_and_headless_services_into_deletes() {
 }
 
 #[test]
-fn a_server_without_streaming_is_listed_in_pages() {
+fn a_server_without_streaming_is_listed_in_one_answer_from_its_cache() {
     let names: Vec<String> = (0..1200).map(|n| format!("s{n:04}")).collect();
     let server = server(&names.iter().map(String::as_str).collect::<Vec<_>>());
     server.set_faults(Faults {
@@ -60,9 +60,29 @@ fn a_server_without_streaming_is_listed_in_pages() {
     rig.server.apply([service("x")]).unwrap();
     rig.until("one more", |rig| rig.services().len() == 1201);
     assert_eq!(rig.asked(SERVICES, &[STREAMED]), 1);
-    assert_eq!(rig.asked(SERVICES, &["limit=500"]), 3);
-    assert_eq!(rig.asked(SERVICES, &["continue="]), 2);
-    assert_eq!(rig.asked(SERVICES, &["watch=true", "resourceVersion="]), 1);
+    assert_eq!(rig.asked(SERVICES, &["&resourceVersion=0"]), 1);
+    assert_eq!(rig.asked(SERVICES, &["watch=true", "&resourceVersion="]), 1);
+    assert_eq!(rig.asked(SERVICES, &[]), 3, "{:#?}", rig.server.requests());
+
+    // What is listed later must not be older than what was seen before.
+    rig.server.wait_for_watches(4).unwrap();
+    rig.server.expire();
+    rig.until("another list", |rig| rig.lists(SERVICES) == 2);
+    assert_eq!(rig.asked(SERVICES, &["&resourceVersion=0"]), 1);
+}
+
+/// The rate of requests bounds how many there are, not how large a cluster may be.
+#[test]
+fn the_first_lists_do_not_wait_for_the_rate_limit() {
+    let names: Vec<String> = (0..6000).map(|n| format!("s{n:04}")).collect();
+    let server = server(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    server.set_faults(Faults {
+        no_streaming_lists: true,
+        ..Faults::default()
+    });
+    let mut rig = Rig::with_rate(server, quick(), 1.0, 12);
+    rig.until("all services", |rig| rig.services().len() == 6000);
+    assert!(rig.server.requests().len() <= 12, "{:#?}", rig.server.requests());
 }
 
 #[test]
@@ -75,7 +95,7 @@ fn a_server_whose_etcd_is_too_old_for_streaming_is_listed() {
     let mut rig = Rig::new(server);
     rig.until_services(&["a"]);
     assert!(rig.problems().is_empty());
-    assert_eq!(rig.asked(SERVICES, &["limit=500"]), 1);
+    assert_eq!(rig.lists(SERVICES), 1);
     // After its upgrade it is asked again, once there is a reason to list.
     rig.server.wait_for_watches(4).unwrap();
     rig.server.set_faults(Faults::default());
@@ -83,27 +103,7 @@ fn a_server_whose_etcd_is_too_old_for_streaming_is_listed() {
     rig.until("a streamed list", |rig| rig.asked(SERVICES, &[STREAMED]) == 2);
     rig.server.apply([service("b")]).unwrap();
     rig.until_services(&["a", "b"]);
-    assert_eq!(rig.asked(SERVICES, &["limit=500"]), 1);
-}
-
-#[test]
-fn a_list_that_expires_between_pages_is_fetched_whole() {
-    let names: Vec<String> = (0..600).map(|n| format!("s{n:04}")).collect();
-    let server = server(&names.iter().map(String::as_str).collect::<Vec<_>>());
-    server.set_faults(Faults {
-        no_streaming_lists: true,
-        delay_ms: 100,
-        ..Faults::default()
-    });
-    let mut rig = Rig::new(server);
-    rig.until("a whole list", |rig| {
-        rig.server.expire();
-        rig.server.requests().iter().any(|seen| {
-            seen.path.starts_with(SERVICES) && !seen.path.contains("limit=") && !seen.path.contains("watch=")
-        })
-    });
-    rig.until("all services", |rig| rig.services().len() == 600);
-    assert!(rig.asked(SERVICES, &["continue="]) >= 1);
+    assert_eq!(rig.lists(SERVICES), 1);
 }
 
 #[test]
@@ -200,5 +200,64 @@ fn a_bad_object_does_not_spoil_the_others() {
         rig.server.delete([&service("a")]).unwrap();
         rig.until_services(&["b", "c", "d"]);
         assert_eq!(rig.mailbox.skipped_count(), 0);
+    }
+}
+
+/// A Service that an API server could never have stored: of many small parts, or of one long text.
+fn huge(name: &str, text: Text) -> serde_json::Value {
+    let mut service = service(name);
+    service["metadata"]["annotations"] = match text {
+        Text::Long => json!({"x": "y".repeat(9 << 20)}),
+        Text::Many => (0..400_000)
+            .map(|n| (format!("x-{n:06}"), "annotation".into()))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+    };
+    service
+}
+
+#[derive(Clone, Copy)]
+enum Text {
+    Long,
+    Many,
+}
+
+#[test]
+fn an_object_that_is_too_large_harms_only_itself() {
+    for no_streaming_lists in [false, true] {
+        let server = server(&["a", "b"]);
+        server.set_faults(Faults {
+            no_streaming_lists,
+            ..Faults::default()
+        });
+        server
+            .apply([huge("c", Text::Many), huge("d", Text::Long)])
+            .unwrap();
+        let mut rig = Rig::new(server);
+        // What is long but not in use is no reason to skip anything.
+        rig.until_services(&["a", "b", "d"]);
+        let skipped: Vec<String> = rig.mailbox.skipped().iter().map(ToString::to_string).collect();
+        assert_eq!(skipped.len(), 1, "{skipped:?}");
+        assert!(
+            skipped[0].starts_with("Service shop/c: is larger than 8 MiB"),
+            "{skipped:?}"
+        );
+        assert!(rig.problems().is_empty());
+
+        // In a watch: it stays as it was, and what comes after it is taken.
+        rig.server.wait_for_watches(4).unwrap();
+        rig.server.apply([huge("a", Text::Many), service("e")]).unwrap();
+        rig.until_services(&["a", "b", "d", "e"]);
+        assert_eq!(rig.mailbox.skipped_count(), 2);
+        rig.server.delete([&service("b")]).unwrap();
+        rig.server.apply([service("c")]).unwrap();
+        rig.until_services(&["a", "c", "d", "e"]);
+        assert_eq!(rig.mailbox.skipped_count(), 1);
+        assert!(rig.problems().is_empty());
+
+        // In a later list it stays as it was, too.
+        rig.server.expire();
+        rig.server.apply([service("f")]).unwrap();
+        rig.until_services(&["a", "c", "d", "e", "f"]);
     }
 }

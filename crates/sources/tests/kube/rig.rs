@@ -10,6 +10,7 @@ use ferry_sources::kube::{Connection, KubeSource, Timing};
 use ferry_sources::{Kind, Mailbox};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+
 /// A source that follows a server, and the loop that takes its mail.
 pub(crate) struct Rig {
     pub(crate) server: Server,
@@ -26,6 +27,7 @@ pub(crate) fn quick() -> Timing {
         answer: patience(Duration::from_secs(30)),
         missing: Duration::from_millis(50),
         settle: Duration::from_millis(50),
+        poll: Duration::from_millis(50),
         ..Timing::default()
     }
 }
@@ -36,11 +38,16 @@ impl Rig {
     }
 
     pub(crate) fn with_timing(server: Server, timing: Timing) -> Self {
+        Self::with_rate(server, timing, -1.0, 0)
+    }
+
+    pub(crate) fn with_rate(server: Server, timing: Timing, qps: f32, burst: u32) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let connection = Connection {
             kubeconfig: Some(server.kubeconfig(directory.path()).expect("a kubeconfig")),
             user_agent: "ferry/test".into(),
-            qps: -1.0,
+            qps,
+            burst,
             ..Connection::default()
         };
         let mailbox = Arc::new(Mailbox::new(&Kind::ALL));
@@ -89,6 +96,14 @@ impl Rig {
         }
     }
 
+    /// Waits for a change that must not take longer than this, as far as a loaded machine can tell.
+    pub(crate) fn soon(&mut self, limit: Duration, what: &str, yes: impl FnMut(&Rig) -> bool) {
+        let start = Instant::now();
+        self.until(what, yes);
+        let took = start.elapsed();
+        assert!(took < patience(limit), "{what} took {took:?}");
+    }
+
     pub(crate) fn until_services(&mut self, expected: &[&str]) {
         self.until(&format!("services {expected:?}"), |rig| {
             rig.mailbox.is_open() && rig.services() == expected
@@ -117,6 +132,16 @@ impl Rig {
             .into_iter()
             .map(|problem| format!("{}: {}", problem.about, problem.reason))
             .collect()
+    }
+
+    /// Requests for everything that is at a path, other than by a watch.
+    pub(crate) fn lists(&self, path: &str) -> usize {
+        self.server
+            .requests()
+            .iter()
+            .filter(|seen| seen.path.starts_with(path))
+            .filter(|seen| !seen.path.contains("watch=") && !seen.path.contains("limit="))
+            .count()
     }
 
     /// Requests for a path with all of these parameters.

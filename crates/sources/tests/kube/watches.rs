@@ -14,6 +14,8 @@ fn cut_watches_are_resumed_where_they_ended() {
     rig.until_services(&["a"]);
     for n in 0..5 {
         rig.server.wait_for_watches(4).unwrap();
+        // Watches that end sooner than this count as watches that end at once.
+        std::thread::sleep(2 * quick().settle);
         rig.server.cut_watches();
         rig.server.apply([service(&format!("b{n}"))]).unwrap();
         rig.until("the change after the cut", |rig| rig.services().len() == n + 2);
@@ -107,20 +109,167 @@ fn an_expiry_in_the_stream_leads_to_a_new_list() {
     rig.until_services(&["a", "b"]);
 }
 
+/// Watches that end at once bring nothing, ever: lists take their place, and the trouble is told.
 #[test]
-fn a_silent_watch_counts_as_dead_and_is_resumed() {
-    let timing = Timing {
-        silence: Duration::from_millis(50),
-        ..quick()
-    };
-    let mut rig = Rig::with_timing(server(&["a"]), timing);
+fn watches_that_end_at_once_are_reported_and_replaced_by_lists() {
+    for no_streaming_lists in [false, true] {
+        let works = Faults {
+            no_streaming_lists,
+            ..Faults::default()
+        };
+        let server = server(&["a"]);
+        server.set_faults(works.clone());
+        let mut rig = Rig::with_timing(server, Timing::default());
+        rig.until_services(&["a"]);
+        rig.server.wait_for_watches(4).unwrap();
+        rig.server.set_faults(Faults {
+            ended: ["services".to_owned()].into(),
+            ..works.clone()
+        });
+        rig.server.cut_watches();
+        rig.server.apply([service("b")]).unwrap();
+        rig.soon(Duration::from_secs(4), "a change", |rig| {
+            rig.services() == ["a", "b"]
+        });
+        rig.until("a report", |rig| !rig.problems().is_empty());
+        let problems = rig.problems();
+        assert!(problems[0].starts_with("services: http"), "{problems:?}");
+        assert!(
+            problems[0].contains("ends watches as soon as they begin, "),
+            "{problems:?}"
+        );
+        rig.server.delete([&service("a")]).unwrap();
+        rig.soon(Duration::from_secs(8), "the next change", |rig| {
+            rig.services() == ["b"]
+        });
+        assert_eq!(rig.problems().len(), 1, "a list does not mend a watch");
+
+        rig.server.set_faults(works);
+        rig.until("no problems", |rig| rig.problems().is_empty());
+        let lists = rig.lists(SERVICES) + rig.asked(SERVICES, &[STREAMED]);
+        rig.server.apply([service("c")]).unwrap();
+        rig.until_services(&["b", "c"]);
+        assert_eq!(
+            rig.lists(SERVICES) + rig.asked(SERVICES, &[STREAMED]),
+            lists,
+            "watched again"
+        );
+    }
+}
+
+/// Bad for both sides would be to list as fast as one can.
+#[test]
+fn versions_that_expire_at_once_are_not_listed_in_a_busy_loop() {
+    let mut rig = Rig::with_timing(server(&["a"]), Timing::default());
     rig.until_services(&["a"]);
-    rig.until("a second watch", |rig| {
-        rig.asked(SERVICES, &["watch=true", "resourceVersion="]) >= 2
+    rig.server.wait_for_watches(4).unwrap();
+    let end = std::time::Instant::now() + Duration::from_secs(3);
+    while std::time::Instant::now() < end {
+        rig.server.expire();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let lists = rig.asked(SERVICES, &[STREAMED]);
+    assert!((3..=8).contains(&lists), "{lists} lists");
+    rig.until("a report", |rig| {
+        rig.problems()
+            .iter()
+            .any(|problem| problem.contains("expired (410)"))
     });
-    rig.server.apply([service("b")]).unwrap();
-    rig.until_services(&["a", "b"]);
-    assert_eq!(rig.asked(SERVICES, &[STREAMED]), 1);
+    rig.until("no problems", |rig| rig.problems().is_empty());
+}
+
+#[test]
+fn a_silent_watch_is_doubted_and_listed_again() {
+    for no_streaming_lists in [false, true] {
+        let timing = Timing {
+            check_after: Duration::from_millis(20),
+            list_after: Duration::from_millis(200),
+            ..quick()
+        };
+        let server = server(&["a"]);
+        server.set_faults(Faults {
+            no_streaming_lists,
+            ..Faults::default()
+        });
+        let mut rig = Rig::with_timing(server, timing);
+        rig.until_services(&["a"]);
+        rig.server.wait_for_watches(4).unwrap();
+        // The stream that brings the list is a watch too, so that lists have to be plain.
+        rig.server.set_faults(Faults {
+            no_streaming_lists: true,
+            silent: ["services".to_owned()].into(),
+            ..Faults::default()
+        });
+        rig.server.cut_watches();
+        rig.server.apply([service("b")]).unwrap();
+        rig.until_services(&["a", "b"]);
+        assert!(rig.problems().is_empty(), "silence is no failure");
+        assert!(
+            rig.asked(SERVICES, &["limit=1"]) >= 1,
+            "the version is asked for first"
+        );
+    }
+}
+
+/// Nobody says that the version we watch from has not happened yet: the server is asked, after it was away and when a
+/// watch is silent.
+#[test]
+fn a_server_restored_from_a_backup_is_listed_again() {
+    for no_streaming_lists in [false, true] {
+        for away in [false, true] {
+            let timing = Timing {
+                check_after: Duration::from_millis(if away { 3_600_000 } else { 100 }),
+                ..quick()
+            };
+            let server = server(&["a", "b"]);
+            server.set_faults(Faults {
+                no_streaming_lists,
+                ..Faults::default()
+            });
+            let version = server.version();
+            server
+                .apply((0..100).map(|n| slice("s", "a", &[&format!("10.1.0.{n}")])))
+                .unwrap();
+            let mut rig = Rig::with_timing(server, timing);
+            rig.until_services(&["a", "b"]);
+            rig.server.wait_for_watches(4).unwrap();
+
+            if away {
+                rig.server.pause();
+                rig.until("problems", |rig| rig.problems().len() == 4);
+            }
+            rig.server.rewind(version);
+            rig.server.delete([&service("b")]).unwrap();
+            rig.server.apply([service("c")]).unwrap();
+            if away {
+                rig.server.resume().unwrap();
+            }
+            rig.until_services(&["a", "c"]);
+            rig.until("no problems", |rig| rig.problems().is_empty());
+        }
+    }
+}
+
+#[test]
+fn the_same_version_with_other_content_is_taken() {
+    for no_streaming_lists in [false, true] {
+        let server = server(&["a"]);
+        server.set_faults(Faults {
+            no_streaming_lists,
+            ..Faults::default()
+        });
+        let version = server.version();
+        server.apply([slice("s", "a", &["10.1.0.1"])]).unwrap();
+        let mut rig = Rig::new(server);
+        rig.until("the first endpoint", |rig| rig.endpoints("a") == ["10.1.0.1"]);
+        rig.server.wait_for_watches(4).unwrap();
+        rig.server.pause();
+        rig.server.rewind(version);
+        rig.server.apply([slice("s", "a", &["10.1.0.2"])]).unwrap();
+        rig.server.expire();
+        rig.server.resume().unwrap();
+        rig.until("the other endpoint", |rig| rig.endpoints("a") == ["10.1.0.2"]);
+    }
 }
 
 #[test]
