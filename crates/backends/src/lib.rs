@@ -3,6 +3,7 @@
 //! A backend renders a plan into what its kernel should hold, compares that with what it knows or observes, and
 //! writes the difference. It decides nothing about services: that is in the plan.
 
+mod chains;
 pub mod iptables;
 pub mod ipvs;
 pub mod nftables;

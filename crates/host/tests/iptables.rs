@@ -27,7 +27,7 @@ fn on_both(test: impl Fn(Iptables) + Send + Sync) {
 }
 
 fn refused(tool: &Iptables, document: &str) -> Failure {
-    match tool.restore(document) {
+    match tool.restore_pieces(&[document]) {
         Err(Error::Restore(failure)) => *failure,
         other => panic!("{document} ended in {other:?}"),
     }
@@ -37,7 +37,7 @@ fn refused(tool: &Iptables, document: &str) -> Failure {
 fn what_is_restored_is_saved() {
     on_both(|tool| {
         assert!(tool.present());
-        tool.restore("*nat\n:MINE - [0:0]\n-A MINE -j RETURN\nCOMMIT\n")
+        tool.restore_pieces(&["*nat\n:MINE - [0:0]\n-A MINE -j RETURN\nCOMMIT\n"])
             .unwrap();
         let saved = tool.save().unwrap();
         assert!(
@@ -110,11 +110,11 @@ fn a_held_lock_is_waited_for_and_its_holder_named() {
             let lock = directory.path().join("lock");
             let tool = tool(Ip::V4, Flavour::Legacy, &lock);
             let document = "*nat\n:MINE - [0:0]\nCOMMIT\n";
-            assert_eq!(tool.restore(document).unwrap().lock, None);
+            assert_eq!(tool.restore_pieces(&[document]).unwrap().lock, None);
 
             let mut holder = hold(&lock, "2");
             let waited = tool
-                .restore(document)
+                .restore_pieces(&[document])
                 .unwrap()
                 .lock
                 .expect("the wait goes unnoticed");
@@ -126,7 +126,7 @@ fn a_held_lock_is_waited_for_and_its_holder_named() {
             holder.wait().unwrap();
 
             let mut holder = hold(&lock, "60");
-            let error = tool.restore(document).unwrap_err();
+            let error = tool.restore_pieces(&[document]).unwrap_err();
             assert!(error.is_transient(), "{error}");
             let text = error.to_string();
             assert!(

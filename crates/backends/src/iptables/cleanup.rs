@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 
-use ferry_host::iptables::{self, Flavour, Iptables};
+use ferry_host::iptables::{self, BASE_CHAINS, Flavour, Iptables, Saved, target};
 use ferry_model::Family;
 
 use super::Programs;
-use super::document::{Document, Owner};
 use super::names::{self, Table, is_service_chain};
-use super::observe::{Observed, target};
+use super::ops::Document;
 
 const NAT: [&str; 9] = [
     names::SERVICES,
@@ -17,11 +16,10 @@ const NAT: [&str; 9] = [
     names::POSTROUTING,
     names::MARK_MASQ,
     names::CANARY,
-    // kube-proxy's userspace mode, until 1.25
-    "KUBE-PORTALS-CONTAINER",
-    "KUBE-PORTALS-HOST",
-    "KUBE-NODEPORT-CONTAINER",
-    "KUBE-NODEPORT-HOST",
+    names::PORTALS_CONTAINER,
+    names::PORTALS_HOST,
+    names::NODE_PORT_CONTAINER,
+    names::NODE_PORT_HOST,
 ];
 const FILTER: [&str; 7] = [
     names::SERVICES,
@@ -30,7 +28,7 @@ const FILTER: [&str; 7] = [
     names::NODE_PORTS,
     names::PROXY_FIREWALL,
     names::CANARY,
-    "KUBE-NODEPORT-NON-LOCAL",
+    names::NODE_PORT_NON_LOCAL,
 ];
 const MANGLE: [&str; 1] = [names::CANARY];
 
@@ -83,47 +81,42 @@ fn other_programs(programs: &Programs, flavour: Flavour) -> Programs {
 }
 
 fn clean(tool: &Iptables, keep: Keep, left: &mut Vec<String>) {
-    let saved = match tool.save() {
-        Ok(saved) => saved,
+    let text = match tool.save() {
+        Ok(text) => text,
         Err(error) => return left.push(error.to_string()),
     };
-    let observed = Observed::parse(&saved);
+    let saved = Saved::parse(&text);
     for table in Table::ALL {
-        let chains: Vec<&str> = observed
+        let chains: Vec<&str> = saved
             .chains(table)
             .filter(|chain| removes(keep, table, chain))
             .collect();
         if chains.is_empty() {
             continue;
         }
-        let whole = removal(&observed, table, &chains, keep);
+        let whole = removal(&saved, table, &chains, keep);
         // The nft program takes minutes for very many chains at once; then, and after a failure, go by parts.
         let fits = tool.flavour() == Flavour::Legacy || chains.len() <= super::ops::NFT_CHAINS;
-        if !fits || tool.restore_pieces(&whole.pieces()).is_err() {
-            by_parts(tool, &observed, table, &chains, keep, left);
+        if !fits || tool.restore(&whole).is_err() {
+            by_parts(tool, &saved, table, &chains, keep, left);
         }
     }
 }
 
 /// The rules of other chains that jump to ours, and ours.
-fn removal(observed: &Observed<'_>, table: Table, chains: &[&str], keep: Keep) -> Document {
+fn removal(saved: &Saved<'_>, table: Table, chains: &[&str], keep: Keep) -> Document {
     let mut document = Document::default();
-    for (chain, rule) in jumps(observed, table, keep) {
-        document.remove(table, &Owner::Node, chain, rule);
+    for (chain, rule) in jumps(saved, table, keep) {
+        document.remove(table, chain, rule);
     }
     chains.iter().for_each(|chain| document.delete(table, chain));
     document
 }
 
 /// Jumps from base chains that kube-proxy wrote: they carry its comments.
-fn jumps<'a>(
-    observed: &'a Observed<'a>,
-    table: Table,
-    keep: Keep,
-) -> impl Iterator<Item = (&'a str, &'a str)> {
-    const BASE: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
-    BASE.into_iter().flat_map(move |chain| {
-        let rules = observed.chain(table, chain).unwrap_or_default();
+fn jumps<'a>(saved: &'a Saved<'a>, table: Table, keep: Keep) -> impl Iterator<Item = (&'a str, &'a str)> {
+    BASE_CHAINS.into_iter().flat_map(move |chain| {
+        let rules = saved.chain(table, chain).unwrap_or_default();
         let ours = move |rule: &&&str| target(rule).is_some_and(|target| removes(keep, table, target));
         rules.iter().filter(ours).map(move |rule| (chain, *rule))
     })
@@ -132,23 +125,21 @@ fn jumps<'a>(
 /// One thing after the other, so that what somebody else still refers to holds nothing else back.
 fn by_parts(
     tool: &Iptables,
-    observed: &Observed<'_>,
+    saved: &Saved<'_>,
     table: Table,
     chains: &[&str],
     keep: Keep,
     left: &mut Vec<String>,
 ) {
-    let restore = |document: Document| tool.restore_pieces(&document.pieces());
-    for (chain, rule) in jumps(observed, table, keep) {
+    let restore = |document: Document| tool.restore(&document);
+    for (chain, rule) in jumps(saved, table, keep) {
         let mut document = Document::default();
-        document.remove(table, &Owner::Node, chain, rule);
+        document.remove(table, chain, rule);
         left.extend(restore(document).err().map(|error| error.to_string()));
     }
     for names in chains.chunks(super::ops::NFT_CHAINS) {
         let mut document = Document::default();
-        names
-            .iter()
-            .for_each(|name| document.declare(table, &Owner::Node, name));
+        names.iter().for_each(|name| document.declare(table, name));
         left.extend(restore(document).err().map(|error| error.to_string()));
     }
     for names in chains.chunks(super::ops::NFT_CHAINS) {

@@ -3,20 +3,17 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use ferry_host::iptables::{Chain, Saved, canon, same, target};
 use ferry_model::{Plan, ServiceName, ServicePlan};
 
-use super::canon::{canon, same};
-use super::chains::Chain;
 use super::diff::{Known, Written, tail_of};
-use super::document::Owner;
 use super::names::{self, Shared, Table, is_service_chain};
-use super::observe::{Observed, target};
-use super::ops::{DELETIONS, Edit, Ops, SharedOp};
+use super::ops::{DELETIONS, Edit, Ops, Owner, SharedOp};
 use super::render::{Context, render_into, render_node};
 use super::ruleset::{NodeRules, ServiceRules};
 
 /// The way from what was observed to the plan, and what will be known once it has been gone.
-pub(super) fn from_observed(observed: &Observed<'_>, plan: &Plan, context: &Context<'_>) -> (Ops, Known) {
+pub(super) fn from_observed(observed: &Saved<'_>, plan: &Plan, context: &Context<'_>) -> (Ops, Known) {
     let mut comparison = Comparison {
         observed,
         ops: Ops::default(),
@@ -62,7 +59,7 @@ pub(super) fn from_observed(observed: &Observed<'_>, plan: &Plan, context: &Cont
 }
 
 struct Comparison<'a> {
-    observed: &'a Observed<'a>,
+    observed: &'a Saved<'a>,
     ops: Ops,
     /// Observed chains of services that are asked for, by their place.
     wanted: Vec<bool>,
@@ -189,7 +186,8 @@ pub(super) fn differences(ops: &Ops) -> Vec<Difference> {
             }
         }
     }
-    let rule = |table: Table, chain: &str, rule: &str| match target(rule).filter(|to| to.starts_with("KUBE-"))
+    let rule = |table: Table, chain: &str, rule: &str| match target(rule)
+        .filter(|to| to.starts_with(names::PREFIX))
     {
         Some(to) => format!("the jump from {chain} to {to} in table {}", table.as_str()),
         None => format!("a rule of {}", place(table, chain)),

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use ferry_host::iptables::Chain;
 use ferry_model::{Changed, Family, NodePlan, Plan, Revision, ServiceName, ServicePlan};
 
-use super::chains::Chain;
-use super::document::Owner;
 use super::names::{self, Shared, Table, is_service_chain};
-use super::ops::{DELETIONS, Edit, Ops, SharedOp, has_tail};
+use super::ops::{DELETIONS, Edit, Ops, Owner, SharedOp, has_tail};
 use super::render::{Context, Style, render_node, render_service, render_shared};
 use super::ruleset::{Counts, NodeRules, ServiceRules};
 
@@ -146,9 +145,10 @@ impl Way<'_> {
     fn finish(mut self) -> Ops {
         for chain in Shared::ALL {
             let edit = std::mem::take(&mut self.edits[chain as usize]);
-            *self.ops.shared_mut(chain) = match edit.remove.len() > DELETIONS {
-                true => write_shared(chain, self.known, self.context),
-                false => SharedOp::Edit(edit),
+            *self.ops.shared_mut(chain) = if edit.remove.len() > DELETIONS {
+                write_shared(chain, self.known, self.context)
+            } else {
+                SharedOp::Edit(edit)
             };
         }
         self.ops
@@ -235,8 +235,9 @@ pub(super) fn restoring(known: &Known, family: Family, chains: &BTreeSet<(Table,
 }
 
 pub(super) fn tail_of(chain: Shared, node: &NodeRules) -> Vec<String> {
-    match has_tail(chain) {
-        true => node.tail.clone(),
-        false => Vec::new(),
+    if has_tail(chain) {
+        node.tail.clone()
+    } else {
+        Vec::new()
     }
 }

@@ -10,12 +10,11 @@ use ferry_host::iptables::{
 };
 use ferry_model::{Family, PerFamily};
 
-use super::names::Table;
+use super::names::{PREFIX, Table, program};
 use crate::Alarm;
 
 /// Chains of the kubelet: what happens to them is its business.
 const KUBELETS: [&str; 3] = ["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"];
-const PREFIX: &str = "KUBE-";
 
 /// Changed chains that are remembered one by one; with more, everything is looked at.
 const REMEMBERED: usize = 256;
@@ -135,17 +134,10 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn ip(family: Family) -> Ip {
-    match family {
-        Family::V4 => Ip::V4,
-        Family::V6 => Ip::V6,
-    }
-}
-
 fn fingerprint(family: Family) -> Option<Fingerprint> {
     let mut print = Fingerprint::default();
     for table in Table::ALL {
-        print[table as usize] = legacy_fingerprint(ip(family), table.as_str()).ok()?;
+        print[table as usize] = legacy_fingerprint(program(family), table.as_str()).ok()?;
     }
     Some(print)
 }

@@ -5,15 +5,11 @@
 //! in shared ones only chains named `KUBE-*` and the jumps to them. Always holds: what is known was written by a
 //! restore that succeeded, and every document leaves the tables in a state that serves.
 
-mod canon;
-mod chains;
 mod cleanup;
 mod compare;
 mod diff;
-mod document;
 mod guard;
 mod names;
-mod observe;
 mod ops;
 mod port;
 mod render;
@@ -30,7 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_host::iptables::{Flavour, Iptables as Tool, Writers, other_flavour};
+use ferry_host::iptables::{Flavour, Iptables as Tool, Saved, Writers, other_flavour};
 use ferry_host::nfacct::Nfacct;
 use ferry_host::sysctl::Sysctls;
 use ferry_model::{Family, PerFamily, Plan};
@@ -38,8 +34,8 @@ use ferry_model::{Family, PerFamily, Plan};
 use crate::{Alarm, Applied, Backend, Error, ErrorKind, Repair, TableRules};
 use compare::{Difference, differences, from_observed};
 use diff::{Known, from_known, restoring};
-use guard::{Extent, ForeignChange, Guard, ip};
-use observe::Observed;
+use guard::{Extent, ForeignChange, Guard};
+use names::program;
 use ops::Ops;
 use render::{COUNTER_INVALID, COUNTER_LOCALHOST, Context};
 use run::{Done, Refusal, run};
@@ -79,8 +75,8 @@ pub struct Programs {
 impl Programs {
     fn find(&self, family: Family, writers: Arc<Writers>) -> Result<Tool, ferry_host::iptables::Error> {
         let tool = match self.flavour {
-            Some(flavour) => Tool::of_flavour(ip(family), flavour, writers)?,
-            None => Tool::detect(ip(family), writers)?,
+            Some(flavour) => Tool::of_flavour(program(family), flavour, writers)?,
+            None => Tool::detect(program(family), writers)?,
         };
         Ok(match &self.lock {
             Some(lock) => tool.with_lock(lock.clone()),
@@ -170,7 +166,7 @@ impl Iptables {
             .programs
             .find(family, self.writers.clone())
             .map_err(|error| Error {
-                attempt: format!("find the {} programs", ip(family)),
+                attempt: format!("find the {} programs", program(family)),
                 reason: error.to_string(),
                 kind: ErrorKind::Unsupported,
             })?;
@@ -250,7 +246,7 @@ impl Iptables {
             kind: ErrorKind::Other,
         })?;
         let context = context(plan, family, style);
-        let (ops, mut known) = from_observed(&Observed::parse(&saved), plan, &context);
+        let (ops, mut known) = from_observed(&Saved::parse(&saved), plan, &context);
         let done = run(tool, &ops, Refusal::LeaveOut).map_err(|failed| not_written(family, &failed))?;
         for (service, _) in &done.refused {
             if let Some(written) = known.services.remove(service) {

@@ -1,58 +1,11 @@
-//! Names of tables and chains: those that everybody shares, and those hashed from a service port.
+//! Names of chains: those that everybody shares, and those hashed from a service port.
 
 use data_encoding::BASE32;
 use ferry_model::PortName;
 use sha2::{Digest, Sha256};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Table {
-    Mangle,
-    Filter,
-    Nat,
-}
-
-impl Table {
-    /// In the order in which a document has them: what rejects comes before what stops redirecting.
-    pub(super) const ALL: [Table; 3] = [Table::Mangle, Table::Filter, Table::Nat];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Table::Mangle => "mangle",
-            Table::Filter => "filter",
-            Table::Nat => "nat",
-        }
-    }
-
-    pub(super) fn parse(name: &str) -> Option<Table> {
-        Table::ALL.into_iter().find(|table| table.as_str() == name)
-    }
-}
-
-pub(super) const SERVICES: &str = "KUBE-SERVICES";
-pub(super) const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
-pub(super) const NODE_PORTS: &str = "KUBE-NODEPORTS";
-pub(super) const POSTROUTING: &str = "KUBE-POSTROUTING";
-pub(super) const MARK_MASQ: &str = "KUBE-MARK-MASQ";
-pub(super) const FORWARD: &str = "KUBE-FORWARD";
-pub(super) const PROXY_FIREWALL: &str = "KUBE-PROXY-FIREWALL";
-pub(super) const KUBELET_FIREWALL: &str = "KUBE-FIREWALL";
-pub(super) const CANARY: &str = "KUBE-PROXY-CANARY";
-
-/// Chains in the nat table that belong to one service port or endpoint. `KUBE-XLB-` is what kube-proxy before 1.24
-/// had for `KUBE-EXT-` and `KUBE-SVL-`; such a chain still refers to chains that have to go.
-pub(super) const SERVICE_PREFIXES: [&str; 6] = [
-    "KUBE-SVC-",
-    "KUBE-SVL-",
-    "KUBE-EXT-",
-    "KUBE-FW-",
-    "KUBE-SEP-",
-    "KUBE-XLB-",
-];
-
-/// Whether this is a chain of one service port or endpoint, whoever wrote it.
-pub(super) fn is_service_chain(chain: &str) -> bool {
-    SERVICE_PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
-}
+pub(super) use crate::chains::*;
+pub(super) use ferry_host::iptables::Table;
 
 /// A chain that rules of many services share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -147,13 +100,5 @@ mod tests {
         let endpoint = |text: &str| hashed_chain("KUBE-SEP-", &[&port, text]);
         assert_eq!(endpoint("10.180.0.1:80"), "KUBE-SEP-SXIVWICOYRO3J4NJ");
         assert_eq!(endpoint("[fd00:10:180::1]:80"), "KUBE-SEP-OGYCNMB4EMRUSJ6N");
-    }
-
-    #[test]
-    fn chains_of_services_are_recognised_and_others_are_not() {
-        assert!(is_service_chain("KUBE-XLB-AQI2S6QIMU7PVVRP"));
-        for chain in ["KUBE-SERVICES", "KUBE-MARK-DROP", "KUBE-KUBELET-CANARY", "DOCKER"] {
-            assert!(!is_service_chain(chain), "{chain}");
-        }
     }
 }

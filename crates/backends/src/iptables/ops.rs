@@ -1,9 +1,31 @@
 //! What has to be done to the tables, and in which order it can be done soundly.
 
-use super::chains::{Chain, Chains};
-use super::document::{Document, Owner};
+use std::fmt;
+
+use ferry_host::iptables::{Chain, Chains, Command};
+use ferry_model::ServiceName;
+
 use super::names::{SERVICES, Shared, Table};
 use super::ruleset::NodeChain;
+
+/// Whose rules they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
+    #[default]
+    Node,
+    Service(ServiceName),
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Owner::Node => f.write_str("rules of the node"),
+            Owner::Service(name) => write!(f, "rules of service {name}"),
+        }
+    }
+}
+
+pub(super) type Document = ferry_host::iptables::Document<Owner>;
 
 /// More deletions than this in one chain, and writing it again is cheaper: the nft program compares each rule to be
 /// deleted with every rule of the chain.
@@ -88,18 +110,16 @@ impl Ops {
         let small = self.chains.len() + self.stale.len() <= limit;
         let mut first = Document::default();
         for (table, chain) in &self.node_chains {
-            first.node_chain(*table, &chain.name, &chain.rules);
+            first.fill(*table, &chain.name, &chain.rules);
         }
         for (table, name) in &self.declared {
-            first.declare(*table, &Owner::Node, name);
+            first.declare(*table, name);
         }
-        let (mut filling, last) = match small {
-            true => (self.fill(first, usize::MAX), Vec::new()),
-            false => (self.fill(first, limit), self.delete_stale(limit).collect()),
-        };
-        let mut referring = match small {
-            true => filling.next().unwrap_or_default(),
-            false => Document::default(),
+        let mut filling = self.fill(first, if small { usize::MAX } else { limit });
+        let (mut referring, last) = if small {
+            (filling.next().unwrap_or_default(), Vec::new())
+        } else {
+            (Document::default(), self.delete_stale(limit).collect())
         };
         self.refer(&mut referring);
         if small {
@@ -119,7 +139,7 @@ impl Ops {
                 .or_else(|| (next < self.chains.len()).then(Document::default))?;
             while let Some((name, end)) = self.owners.get(owner).filter(|_| document.chains() < limit) {
                 let chains = (next..*end).filter_map(|at| self.chains.get(at));
-                chains.for_each(|chain| document.chain(name, chain));
+                chains.for_each(|chain| document.chain(Table::Nat, name, chain));
                 (next, owner) = (*end, owner + 1);
             }
             Some(document)
@@ -129,16 +149,16 @@ impl Ops {
     /// What refers to chains of services, or no longer does.
     fn refer(&self, document: &mut Document) {
         for (table, chain, rule) in &self.removed {
-            document.remove(*table, &Owner::Node, chain, rule);
+            document.remove(*table, chain, rule);
         }
         for chain in Shared::ALL {
             self.shared[chain as usize].put(chain, document);
         }
         for (table, chain, rule) in &self.appended {
-            document.append(*table, &Owner::Node, chain, rule);
+            document.append(*table, chain, rule);
         }
         for (table, chain, rule) in &self.inserted {
-            document.insert(*table, &Owner::Node, chain, rule);
+            document.insert(*table, chain, rule);
         }
     }
 
@@ -146,9 +166,7 @@ impl Ops {
     fn delete_stale(&self, limit: usize) -> impl Iterator<Item = Document> {
         let emptied = self.stale.chunks(limit).map(|names| {
             let mut document = Document::default();
-            names
-                .iter()
-                .for_each(|name| document.declare(Table::Nat, &Owner::Node, name));
+            names.iter().for_each(|name| document.declare(Table::Nat, name));
             document
         });
         let deleted = self.stale.chunks(limit).map(|names| {
@@ -167,28 +185,27 @@ impl SharedOp {
         let (table, name) = (chain.table(), chain.chain());
         match self {
             SharedOp::Write { rules, tail } => {
-                document.declare(table, &Owner::Node, name);
+                document.declare(table, name);
                 for (owner, rules) in rules {
                     rules
                         .iter()
-                        .for_each(|rule| document.append(table, owner, name, rule));
+                        .for_each(|rule| document.rule(table, owner, Command::Append, name, rule));
                 }
-                tail.iter()
-                    .for_each(|rule| document.append(table, &Owner::Node, name, rule));
+                tail.iter().for_each(|rule| document.append(table, name, rule));
             }
             SharedOp::Edit(edit) => {
                 for (owner, rule) in &edit.remove {
-                    document.remove(table, owner, name, rule);
+                    document.rule(table, owner, Command::Delete, name, rule);
                 }
                 for (owner, rules) in &edit.insert {
                     rules
                         .iter()
                         .rev()
-                        .for_each(|rule| document.insert(table, owner, name, rule));
+                        .for_each(|rule| document.rule(table, owner, Command::Insert, name, rule));
                 }
                 edit.append
                     .iter()
-                    .for_each(|rule| document.append(table, &Owner::Node, name, rule));
+                    .for_each(|rule| document.append(table, name, rule));
             }
         }
     }
@@ -221,8 +238,6 @@ pub(super) fn has_tail(chain: Shared) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ferry_model::ServiceName;
-
     use super::*;
 
     fn owner(name: &str) -> Owner {

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
+use ferry_host::iptables::Chains;
 use ferry_model::{Detector, Endpoint, PortPlan, Protocol, Scope, TrafficPolicy, Verdict};
 
-use super::chains::Chains;
 use super::names::{self, Shared, hashed, hashed_chain};
 use super::render::{COUNTER_LOCALHOST, Context, localhost};
 use super::ruleset::ServiceRules;

@@ -1,10 +1,11 @@
 //! A plan as iptables rules: rule for rule what kube-proxy 1.36 writes, services in the order of their names.
 
+use ferry_host::iptables::Jump;
 use ferry_model::{Family, NodePlan, NodePorts, Plan, ServicePlan};
 
 use super::names::{self, Shared, Table};
 use super::port::Port;
-use super::ruleset::{Jump, NodeChain, NodeRules, Ruleset, ServiceRules};
+use super::ruleset::{NodeChain, NodeRules, Ruleset, ServiceRules};
 
 /// The kernel's counters that rules can refer to, by their names.
 pub(super) const COUNTER_INVALID: &str = "ct_state_invalid_dropped_pkts";
@@ -50,54 +51,55 @@ const JUMPS: [Jump; 14] = {
     const fn jump(
         table: Table,
         from: &'static str,
-        only_new: bool,
+        matches: &'static str,
         comment: &'static str,
         to: &'static str,
     ) -> Jump {
         Jump {
             table,
             from,
-            only_new,
+            matches,
             comment,
             to,
         }
     }
+    const NEW: &str = "-m conntrack --ctstate NEW";
     const EXTERNAL: &str = "kubernetes externally-visible service portals";
     const PORTALS: &str = "kubernetes service portals";
     const FIREWALL: &str = "kubernetes load balancer firewall";
     [
-        jump(Table::Filter, "INPUT", true, EXTERNAL, names::EXTERNAL_SERVICES),
-        jump(Table::Filter, "FORWARD", true, EXTERNAL, names::EXTERNAL_SERVICES),
+        jump(Table::Filter, "INPUT", NEW, EXTERNAL, names::EXTERNAL_SERVICES),
+        jump(Table::Filter, "FORWARD", NEW, EXTERNAL, names::EXTERNAL_SERVICES),
         jump(
             Table::Filter,
             "INPUT",
-            false,
+            "",
             "kubernetes health check service ports",
             names::NODE_PORTS,
         ),
-        jump(Table::Filter, "FORWARD", true, PORTALS, names::SERVICES),
-        jump(Table::Filter, "OUTPUT", true, PORTALS, names::SERVICES),
+        jump(Table::Filter, "FORWARD", NEW, PORTALS, names::SERVICES),
+        jump(Table::Filter, "OUTPUT", NEW, PORTALS, names::SERVICES),
         jump(
             Table::Filter,
             "FORWARD",
-            false,
+            "",
             "kubernetes forwarding rules",
             names::FORWARD,
         ),
-        jump(Table::Filter, "INPUT", true, FIREWALL, names::PROXY_FIREWALL),
-        jump(Table::Filter, "OUTPUT", true, FIREWALL, names::PROXY_FIREWALL),
-        jump(Table::Filter, "FORWARD", true, FIREWALL, names::PROXY_FIREWALL),
-        jump(Table::Nat, "OUTPUT", false, PORTALS, names::SERVICES),
-        jump(Table::Nat, "PREROUTING", false, PORTALS, names::SERVICES),
+        jump(Table::Filter, "INPUT", NEW, FIREWALL, names::PROXY_FIREWALL),
+        jump(Table::Filter, "OUTPUT", NEW, FIREWALL, names::PROXY_FIREWALL),
+        jump(Table::Filter, "FORWARD", NEW, FIREWALL, names::PROXY_FIREWALL),
+        jump(Table::Nat, "OUTPUT", "", PORTALS, names::SERVICES),
+        jump(Table::Nat, "PREROUTING", "", PORTALS, names::SERVICES),
         jump(
             Table::Nat,
             "POSTROUTING",
-            false,
+            "",
             "kubernetes postrouting rules",
             names::POSTROUTING,
         ),
-        jump(Table::Filter, "INPUT", false, "", names::KUBELET_FIREWALL),
-        jump(Table::Filter, "OUTPUT", false, "", names::KUBELET_FIREWALL),
+        jump(Table::Filter, "INPUT", "", "", names::KUBELET_FIREWALL),
+        jump(Table::Filter, "OUTPUT", "", "", names::KUBELET_FIREWALL),
     ]
 };
 

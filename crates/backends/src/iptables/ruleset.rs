@@ -1,8 +1,9 @@
 //! What the tables should hold, as values. A rule is the text that stands after `-A <chain>`.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
-use super::chains::Chains;
+use ferry_host::iptables::{Chains, Jump};
+
 use super::names::{CANARY, KUBELET_FIREWALL, SERVICES, Shared, Table};
 
 /// One service's part of a family's tables.
@@ -71,30 +72,6 @@ impl NodeRules {
             *counts.of(*table) += chain.rules.len();
         }
         counts
-    }
-}
-
-/// How a packet gets from a base chain into one of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Jump {
-    pub(super) table: Table,
-    pub(super) from: &'static str,
-    pub(super) only_new: bool,
-    pub(super) comment: &'static str,
-    pub(super) to: &'static str,
-}
-
-impl Jump {
-    /// The rule.
-    pub(super) fn rule(&self) -> String {
-        let mut rule = String::new();
-        if self.only_new {
-            rule.push_str("-m conntrack --ctstate NEW ");
-        }
-        if !self.comment.is_empty() {
-            let _ = write!(rule, "-m comment --comment \"{}\" ", self.comment);
-        }
-        rule + "-j " + self.to
     }
 }
 

@@ -3,9 +3,8 @@
 use ferry_host::iptables::{self, Failure, Flavour, Iptables};
 use ferry_model::ServiceName;
 
-use super::document::{Document, Owner};
 use super::names::Table;
-use super::ops::{NFT_CHAINS, Ops};
+use super::ops::{Document, NFT_CHAINS, Ops, Owner};
 use super::ruleset::Counts;
 
 /// How many refused services and undeletable chains are worked around before giving up.
@@ -77,7 +76,7 @@ fn restore(tool: &Iptables, mut document: Document, refusal: Refusal, done: &mut
         });
     };
     while !document.is_empty() {
-        let error = match tool.restore_pieces(&document.pieces()) {
+        let error = match tool.restore(&document) {
             Ok(restored) => {
                 count(&document, done);
                 done.warnings.extend(restored.lock.map(|wait| {
@@ -92,7 +91,7 @@ fn restore(tool: &Iptables, mut document: Document, refusal: Refusal, done: &mut
             Err(error) => error,
         };
         let owner = match &error {
-            iptables::Error::Restore(failure) => failure.line.and_then(|line| document.owner(line)),
+            iptables::Error::Restore(failure) => failure.line.and_then(|line| document.owner(line)).cloned(),
             _ => None,
         };
         let failed = Failed { error, owner };

@@ -1,22 +1,21 @@
 //! Taking back everything that this mode, or kube-proxy in it, wrote; and nothing else.
 
-use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_host::ipset::Ipset;
-use ferry_host::iptables::{Ip, Iptables, Writers};
+use ferry_host::iptables::{Document, Iptables, Saved, Table, Writers, target};
 use ferry_host::ipvs::{Change, Ipvs};
 use ferry_host::route::Route;
 use ferry_model::Family;
 
 use super::observe;
 use super::record::Record;
-use super::rules::{CHAINS, JUMPS, NODE_PORT, SERVICES, SHARED_CHAINS, Table};
+use super::rules::{CHAINS, JUMPS, NODE_PORT, ORDER, SHARED_CHAINS};
 use super::sets::Set;
 use super::{DEVICE, Error};
+use crate::chains::{self, CANARY, EXTERNAL_SERVICES, NODE_PORTS, SERVICES, is_service_chain};
 
 /// How long a set may stay in use after the last rule that names it is gone: kernels free rules a little later.
 const RELEASE: Duration = Duration::from_secs(10);
@@ -74,174 +73,79 @@ fn remove_interface() -> Result<(), Error> {
 
 fn remove_rules() -> Result<(), Error> {
     let writers = Arc::new(Writers::default());
-    for ip in [Ip::V4, Ip::V6] {
-        let Ok(tool) = Iptables::detect(ip, Arc::clone(&writers)) else {
+    for family in Family::BOTH {
+        let Ok(tool) = Iptables::detect(chains::program(family), Arc::clone(&writers)) else {
             continue;
         };
         let Ok(saved) = tool.save() else { continue };
-        if let Some(document) = removal(&saved) {
-            tool.restore(&document)
-                .map_err(|error| super::rules_failed(&error))?;
-        }
+        tool.restore(&removal(&Saved::parse(&saved)))
+            .map_err(|error| super::rules_failed(&error))?;
     }
     Ok(())
 }
 
-/// The document that removes our chains and the jumps into them, as far as they are there.
-fn removal(saved: &str) -> Option<String> {
-    let rules = Saved::parse(saved);
+/// Removes our chains and the jumps into them, as far as they are there.
+fn removal(saved: &Saved<'_>) -> Document {
     // The shared chains are ours only while they hold what this mode writes.
-    let node_port_jump = format!("-j {NODE_PORT}");
-    let shared_are_ours = rules
-        .of(Table::Nat, SERVICES)
-        .any(|rule| rule.ends_with(&node_port_jump));
-    let ours: Vec<(Table, &str)> = CHAINS
-        .into_iter()
-        .filter(|chain| shared_are_ours || !SHARED_CHAINS.contains(chain))
-        .filter(|chain| rules.chains.contains(&(chain.0.as_str(), chain.1)))
-        .collect();
-    if ours.is_empty() {
-        return None;
+    let services = saved.chain(Table::Nat, SERVICES).unwrap_or_default();
+    let shared_are_ours = services.iter().any(|rule| target(rule) == Some(NODE_PORT));
+    let is_ours = |chain: &(Table, &str)| {
+        (shared_are_ours || !SHARED_CHAINS.contains(chain)) && saved.chain(chain.0, chain.1).is_some()
+    };
+    let ours: Vec<(Table, &str)> = CHAINS.into_iter().filter(is_ours).collect();
+    let mut document = Document::ordered(ORDER);
+    for (table, chain) in &ours {
+        document.delete(*table, chain);
     }
-    let mut text = String::new();
-    for table in [Table::Nat, Table::Filter] {
-        let chains: Vec<&str> = ours
-            .iter()
-            .filter(|chain| chain.0 == table)
-            .map(|chain| chain.1)
-            .collect();
-        let _ = writeln!(text, "*{}", table.as_str());
-        for chain in &chains {
-            let _ = writeln!(text, ":{chain} - [0:0]");
+    for jump in JUMPS.iter().filter(|jump| ours.contains(&(jump.table, jump.to))) {
+        let rule = jump.rule();
+        let found = saved.chain(jump.table, jump.from).unwrap_or_default();
+        for _ in found.iter().filter(|found| **found == rule) {
+            document.remove(jump.table, jump.from, &rule);
         }
-        for jump in JUMPS
-            .iter()
-            .filter(|jump| jump.table == table && chains.contains(&jump.to))
-        {
-            let rule = jump.rule();
-            for _ in rules.of(table, jump.from).filter(|found| **found == rule) {
-                let _ = writeln!(text, "-D {} {rule}", jump.from);
-            }
-        }
-        for chain in &chains {
-            let _ = writeln!(text, "-X {chain}");
-        }
-        text.push_str("COMMIT\n");
     }
-    Some(text)
+    document
 }
 
-/// The document that removes what iptables mode had beside the chains that both modes have and we have just written: its
-/// own chains, and its own ways into the shared ones.
-pub(super) fn removal_of_iptables_mode(saved: &str) -> Option<String> {
-    let rules = Saved::parse(saved);
-    let mut text = String::new();
-    for table in ["mangle", "nat", "filter"] {
-        let ours = |name: &str| {
-            CHAINS
-                .iter()
-                .any(|chain| (chain.0.as_str(), chain.1) == (table, name))
-        };
-        let of_iptables = |name: &str| !ours(name) && is_of_iptables_mode(name);
-        let chains: Vec<&str> = rules
-            .chains
-            .iter()
-            .filter(|chain| chain.0 == table && of_iptables(chain.1))
-            .map(|chain| chain.1)
-            .collect();
+/// Removes what iptables mode had beside the chains that both modes have and we have just written: its own chains, and
+/// its own ways into the shared ones.
+pub(super) fn removal_of_iptables_mode(saved: &Saved<'_>) -> Document {
+    let mut document = Document::ordered(ORDER);
+    for table in Table::ALL {
+        let ours = |chain: &str| CHAINS.contains(&(table, chain));
+        let of_iptables = |chain: &str| !ours(chain) && is_of_iptables_mode(chain);
+        for chain in saved.chains(table).filter(|chain| of_iptables(chain)) {
+            document.delete(table, chain);
+        }
         let is_our_jump = |from: &str, rule: &str| {
-            JUMPS
+            let mut jumps = JUMPS
                 .iter()
-                .any(|jump| jump.table.as_str() == table && jump.from == from && jump.rule() == rule)
+                .filter(|jump| jump.table == table && jump.from == from);
+            jumps.any(|jump| jump.rule() == rule)
         };
-        let into = |rule: &str| {
-            rule.rsplit_once("-j ")
-                .map_or("", |(_, target)| target)
-                .to_owned()
-        };
-        let stray = |from: &str, rule: &str| {
-            !from.starts_with("KUBE-")
-                && !is_our_jump(from, rule)
-                && (of_iptables(&into(rule)) || ours(&into(rule)))
-        };
-        let jumps: Vec<_> = rules
-            .rules
-            .iter()
-            .filter(|(of, from, rule)| *of == table && stray(from, rule))
-            .collect();
-        if chains.is_empty() && jumps.is_empty() {
-            continue;
+        for (from, rule) in saved.rules(table) {
+            let into = target(rule).is_some_and(|into| of_iptables(into) || ours(into));
+            if into && !from.starts_with(chains::PREFIX) && !is_our_jump(from, rule) {
+                document.remove(table, from, rule);
+            }
         }
-        let _ = writeln!(text, "*{table}");
-        for chain in &chains {
-            let _ = writeln!(text, ":{chain} - [0:0]");
-        }
-        for (_, from, rule) in jumps {
-            let _ = writeln!(text, "-D {from} {rule}");
-        }
-        for chain in &chains {
-            let _ = writeln!(text, "-X {chain}");
-        }
-        text.push_str("COMMIT\n");
     }
-    (!text.is_empty()).then_some(text)
+    document
 }
 
 /// Chains that only iptables mode has. The kubelet's, and those of others, have other names.
 fn is_of_iptables_mode(chain: &str) -> bool {
-    const PREFIXES: [&str; 5] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"];
-    const NAMES: [&str; 4] = [
-        SERVICES,
-        "KUBE-EXTERNAL-SERVICES",
-        "KUBE-NODEPORTS",
-        "KUBE-PROXY-CANARY",
-    ];
-    PREFIXES.iter().any(|prefix| chain.starts_with(prefix)) || NAMES.contains(&chain)
+    is_service_chain(chain) || [SERVICES, EXTERNAL_SERVICES, NODE_PORTS, CANARY].contains(&chain)
 }
 
-/// What the save program printed, as far as it matters here.
-pub(super) struct Saved<'a> {
-    chains: BTreeSet<(&'a str, &'a str)>,
-    /// Table, chain, and the rule without `-A CHAIN`.
-    rules: Vec<(&'a str, &'a str, &'a str)>,
-}
-
-impl<'a> Saved<'a> {
-    pub(super) fn parse(text: &'a str) -> Self {
-        let (mut table, mut chains, mut rules) = ("", BTreeSet::new(), Vec::new());
-        for line in text.lines() {
-            if let Some(name) = line.strip_prefix('*') {
-                table = name;
-            } else if let Some(chain) = line.strip_prefix(':').and_then(|rest| rest.split(' ').next()) {
-                chains.insert((table, chain));
-            } else if let Some((chain, rule)) = line.strip_prefix("-A ").and_then(|rest| rest.split_once(' '))
-            {
-                rules.push((table, chain, rule));
-            }
-        }
-        Self { chains, rules }
-    }
-
-    pub(super) fn of(&self, table: Table, chain: &'static str) -> impl Iterator<Item = &&'a str> {
-        self.rules
-            .iter()
-            .filter(move |rule| rule.0 == table.as_str() && rule.1 == chain)
-            .map(|(_, _, rule)| rule)
-    }
-
-    /// The lines of our own chains, to compare with a later look.
-    pub(super) fn ours(&self) -> Vec<String> {
-        let ours = |table: &str, name: &str| {
-            CHAINS
-                .iter()
-                .any(|chain| chain.0.as_str() == table && chain.1 == name)
-        };
-        self.rules
-            .iter()
-            .filter(|(table, chain, _)| ours(table, chain))
-            .map(|(table, chain, rule)| format!("{table} {chain} {rule}"))
-            .collect()
-    }
+/// The rules of our own chains, to compare with a later look.
+pub(super) fn own_rules(saved: &Saved<'_>) -> Vec<String> {
+    let rules = |(table, chain): (Table, &str)| {
+        let rules = saved.chain(table, chain).unwrap_or_default();
+        let line = move |rule: &&str| format!("{table} {chain} {rule}");
+        rules.iter().map(line).collect::<Vec<_>>()
+    };
+    CHAINS.into_iter().flat_map(rules).collect()
 }
 
 fn own_sets(ipset: &mut Ipset) -> Vec<String> {
@@ -290,7 +194,7 @@ mod tests {
 
     #[test]
     fn our_chains_and_jumps_go_and_others_stay() {
-        let document = removal(IPVS).unwrap();
+        let document = removal(&Saved::parse(IPVS)).text();
         assert_eq!(
             document,
             "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n\
@@ -312,7 +216,7 @@ mod tests {
             -A FORWARD -m conntrack --ctstate NEW -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
             -A INPUT -j KUBE-FIREWALL\nCOMMIT\n";
         assert_eq!(
-            removal_of_iptables_mode(saved).unwrap(),
+            removal_of_iptables_mode(&Saved::parse(saved)).text(),
             "*mangle\n:KUBE-PROXY-CANARY - [0:0]\n-X KUBE-PROXY-CANARY\nCOMMIT\n\
              *nat\n:KUBE-SVC-X - [0:0]\n-X KUBE-SVC-X\nCOMMIT\n\
              *filter\n:KUBE-SERVICES - [0:0]\n\
@@ -320,15 +224,16 @@ mod tests {
              -D FORWARD -m conntrack --ctstate NEW -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
              -X KUBE-SERVICES\nCOMMIT\n"
         );
-        assert_eq!(removal_of_iptables_mode(&removal(IPVS).unwrap()), None);
+        let ours = removal(&Saved::parse(IPVS)).text();
+        assert!(removal_of_iptables_mode(&Saved::parse(&ours)).is_empty());
     }
 
     #[test]
     fn chains_that_iptables_mode_took_over_stay() {
         let taken = IPVS.replace("-m addrtype --dst-type LOCAL -j KUBE-NODE-PORT", "-j KUBE-SVC-X");
-        let document = removal(&taken).unwrap();
+        let document = removal(&Saved::parse(&taken)).text();
         assert!(!document.contains("KUBE-SERVICES"), "{document}");
         assert!(document.contains("-X KUBE-IPVS-FILTER"), "{document}");
-        assert_eq!(removal("*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n"), None);
+        assert!(removal(&Saved::parse("*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n")).is_empty());
     }
 }

@@ -4,20 +4,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferry_host::iptables::{Ip, Iptables};
+use ferry_host::iptables::{Document, Iptables, Jump, Saved, Table};
 use ferry_host::ipvs::Virtual;
 use ferry_model::{Changed, Family, NodePlan, Plan, PortName, Revision, ServiceName};
 
-use super::cleanup::{Saved, removal_of_iptables_mode};
+use super::cleanup::{own_rules, removal_of_iptables_mode};
 use super::diff::{Before, Ops, diff};
 use super::drain::Drain;
 use super::observe::{self, Addresses, Trusted};
 use super::render::{self, View};
-use super::rules::{self, JUMPS, Jump, Rules};
+use super::rules::{self, JUMPS, Rules};
 use super::ruleset::Ruleset;
 use super::run::{self, Ran};
 use super::sets::Set;
 use super::{DEVICE, Error, Kernel, Options, failed, rules_failed};
+use crate::chains::program;
 use crate::{Applied, Repair, TableRules};
 
 #[derive(Debug)]
@@ -55,18 +56,18 @@ enum Reason {
     Doubt,
 }
 
-fn missing_jumps(save: &Saved) -> Vec<Jump> {
-    JUMPS
-        .iter()
-        .copied()
-        .filter(|jump| !save.of(jump.table, jump.from).any(|rule| **rule == jump.rule()))
-        .collect()
+fn missing_jumps(saved: &Saved<'_>) -> Vec<Jump> {
+    let is_missing = |jump: &Jump| {
+        let found = saved.chain(jump.table, jump.from).unwrap_or_default();
+        !found.contains(&jump.rule().as_str())
+    };
+    JUMPS.into_iter().filter(is_missing).collect()
 }
 
 /// What is to be written.
 struct Write<'a> {
     ops: &'a Ops,
-    rules: Option<&'a str>,
+    rules: &'a Document,
     order: Order,
 }
 
@@ -163,17 +164,17 @@ impl FamilyState {
             tables: tables(&wanted, &known.rules),
             ..Applied::default()
         };
-        if !ops.is_empty() || document.is_some() {
+        if !ops.is_empty() || !document.is_empty() {
             kernel.record.add(&known.view.node_ports).map_err(record_failed)?;
             let write = Write {
                 ops: &ops,
-                rules: document.as_deref(),
+                rules: &document,
                 order: Order::RulesFirst,
             };
             let ran = self.run(kernel, &known, &write, options, now)?;
             (applied.added, applied.removed) = ops.tally();
             applied.warnings = ran.warnings;
-            if document.is_some() {
+            if !document.is_empty() {
                 known.saved = self.saved(kernel)?;
             }
         }
@@ -217,7 +218,7 @@ impl FamilyState {
         let missing = missing_jumps(&save);
         let intact = known
             .as_ref()
-            .filter(|known| known.saved == save.ours())
+            .filter(|known| known.saved == own_rules(&save))
             .map(|known| &known.rules);
         let document = rules::document(&wanted, intact, &missing);
         let repaired = match &known {
@@ -238,23 +239,26 @@ impl FamilyState {
             last_listed,
         };
         kernel.record.add(&fresh.view.node_ports).map_err(record_failed)?;
-        let leftovers = known.is_none().then(|| removal_of_iptables_mode(&text)).flatten();
+        let leftovers = match known {
+            None => removal_of_iptables_mode(&save),
+            Some(_) => Document::default(),
+        };
         let write = Write {
             ops: &ops,
-            rules: document.as_deref(),
-            order: match leftovers {
-                Some(_) => Order::RulesLast,
-                None => Order::RulesFirst,
+            rules: &document,
+            order: if leftovers.is_empty() {
+                Order::RulesFirst
+            } else {
+                Order::RulesLast
             },
         };
         let ran = self.run(kernel, &fresh, &write, options, now)?;
-        if let Some(document) = leftovers {
-            let tool = self.tool(kernel)?;
-            tool.restore(&document).map_err(|error| rules_failed(&error))?;
-        }
-        let saved = match document {
-            Some(_) => self.saved(kernel)?,
-            None => save.ours(),
+        let tool = self.tool(kernel)?;
+        tool.restore(&leftovers).map_err(|error| rules_failed(&error))?;
+        let saved = if document.is_empty() {
+            own_rules(&save)
+        } else {
+            self.saved(kernel)?
         };
         let none = Rules { chains: Vec::new() };
         let (added, removed) = ops.tally();
@@ -298,12 +302,12 @@ impl FamilyState {
             drain: &mut self.drain,
             now,
         };
-        let write_rules = |order: Order| match write.rules {
-            Some(rules) if order == write.order => tool
-                .restore(rules)
-                .map(drop)
-                .map_err(|error| rules_failed(&error)),
-            _ => Ok(()),
+        let write_rules = |order: Order| {
+            if order != write.order {
+                return Ok(());
+            }
+            let restored = tool.restore(write.rules);
+            restored.map(drop).map_err(|error| rules_failed(&error))
         };
         runner.fill(write.ops)?;
         write_rules(Order::RulesFirst)?;
@@ -313,22 +317,17 @@ impl FamilyState {
     }
 
     fn tool(&mut self, kernel: &Kernel) -> Result<&Iptables, Error> {
-        let ip = match self.family {
-            Family::V4 => Ip::V4,
-            Family::V6 => Ip::V6,
-        };
         let tool = match self.tool.take() {
             Some(tool) => tool,
-            None => {
-                Iptables::detect(ip, Arc::clone(&kernel.writers)).map_err(|error| rules_failed(&error))?
-            }
+            None => Iptables::detect(program(self.family), Arc::clone(&kernel.writers))
+                .map_err(|error| rules_failed(&error))?,
         };
         Ok(self.tool.insert(tool))
     }
 
     fn saved(&mut self, kernel: &Kernel) -> Result<Vec<String>, Error> {
         let text = self.tool(kernel)?.save().map_err(|error| rules_failed(&error))?;
-        Ok(Saved::parse(&text).ours())
+        Ok(own_rules(&Saved::parse(&text)))
     }
 
     fn rules(
@@ -448,7 +447,7 @@ pub(super) fn rules(
 }
 
 fn tables(want: &Rules, known: &Rules) -> Vec<TableRules> {
-    let count = |table: rules::Table| {
+    let count = |table: Table| {
         let chains = || want.chains.iter().filter(move |chain| chain.table == table);
         let changed = chains().filter(|chain| !known.chains.contains(chain));
         TableRules {
@@ -457,7 +456,7 @@ fn tables(want: &Rules, known: &Rules) -> Vec<TableRules> {
             written: changed.map(|chain| chain.rules.len()).sum(),
         }
     };
-    vec![count(rules::Table::Nat), count(rules::Table::Filter)]
+    vec![count(Table::Nat), count(Table::Filter)]
 }
 
 /// What somebody else had changed: whatever there is to do although nothing changed on our side.

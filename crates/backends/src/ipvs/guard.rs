@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ferry_host::iptables::{self, Change, Ip, Watch, Writers, watch_nft};
+use ferry_host::iptables::{self, Change, Ip, Table, Watch, Writers, watch_nft};
 use ferry_host::ipvs::{Ipvs, Virtual};
 use ferry_model::{Family, PerFamily};
 
@@ -142,9 +142,7 @@ fn of(ip: Ip) -> &'static [Family] {
 
 /// Whether a chain of a table is one of this mode's.
 pub fn owns_chain(table: &str, chain: &str) -> bool {
-    CHAINS
-        .iter()
-        .any(|ours| (ours.0.as_str(), ours.1) == (table, chain))
+    Table::parse(table).is_some_and(|table| CHAINS.contains(&(table, chain)))
 }
 
 fn jumps_to_us(rule: &[u8]) -> bool {

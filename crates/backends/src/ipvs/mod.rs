@@ -144,7 +144,7 @@ pub fn listing(plan: &Plan, family: Family, options: &Options) -> String {
     let mut ruleset = ruleset::Ruleset::default();
     family::render_all(&mut ruleset, plan, &view, options, &mut diff::Before::default());
     let rules = family::rules(&ruleset, plan.node(), family, options.masquerade_mark, true);
-    let document = rules::document(&rules, None, &rules::JUMPS).unwrap_or_default();
+    let document = rules::document(&rules, None, &rules::JUMPS).text();
     format!("{}{document}", ruleset.listing(family))
 }
 

@@ -1,12 +1,12 @@
 //! The iptables side: eleven chains that mark, accept and filter by the sets, and the jumps into them. Pure.
 //! IPVS picks the endpoint; nothing here translates a destination.
 
-use std::fmt::Write;
-
+use ferry_host::iptables::{Document, Jump, Table};
 use ferry_host::ipvs::Virtual;
 use ferry_model::{Detector, Family};
 
 use super::sets::Set;
+use crate::chains::{FORWARD, MARK_MASQ, POSTROUTING, PROXY_FIREWALL, SERVICES};
 
 /// What the rules depend on.
 pub(super) struct Input<'a> {
@@ -19,21 +19,6 @@ pub(super) struct Input<'a> {
     pub(super) random_fully: bool,
     pub(super) used: &'a dyn Fn(Set) -> bool,
     pub(super) closed_to_node: Vec<Virtual>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Table {
-    Nat,
-    Filter,
-}
-
-impl Table {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Table::Nat => "nat",
-            Table::Filter => "filter",
-        }
-    }
 }
 
 /// A chain with its rules, without `-A CHAIN`.
@@ -50,22 +35,6 @@ pub(super) struct Rules {
     pub(super) chains: Vec<Chain>,
 }
 
-/// A jump from a built-in chain into one of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Jump {
-    pub(super) table: Table,
-    pub(super) from: &'static str,
-    pub(super) to: &'static str,
-    comment: &'static str,
-}
-
-impl Jump {
-    /// The rule, without `-A FROM`, as the save program prints it.
-    pub(super) fn rule(&self) -> String {
-        format!("-m comment --comment \"{}\" -j {}", self.comment, self.to)
-    }
-}
-
 /// Each is put first in its chain when it is missing, in this order: the last one ends up on top.
 pub(super) const JUMPS: [Jump; 9] = {
     use Table::{Filter, Nat};
@@ -73,8 +42,9 @@ pub(super) const JUMPS: [Jump; 9] = {
         Jump {
             table,
             from,
-            to,
+            matches: "",
             comment,
+            to,
         }
     }
     [
@@ -83,20 +53,15 @@ pub(super) const JUMPS: [Jump; 9] = {
         jump(Nat, "POSTROUTING", POSTROUTING, "kubernetes postrouting rules"),
         jump(Filter, "FORWARD", FORWARD, "kubernetes forwarding rules"),
         jump(Filter, "INPUT", NODE_PORT, "kubernetes health check rules"),
-        jump(Filter, "INPUT", FIREWALL, "kube-proxy firewall rules"),
-        jump(Filter, "FORWARD", FIREWALL, "kube-proxy firewall rules"),
+        jump(Filter, "INPUT", PROXY_FIREWALL, "kube-proxy firewall rules"),
+        jump(Filter, "FORWARD", PROXY_FIREWALL, "kube-proxy firewall rules"),
         jump(Filter, "INPUT", IPVS_FILTER, "kubernetes ipvs access filter"),
         jump(Filter, "OUTPUT", IPVS_OUT_FILTER, "kubernetes ipvs access filter"),
     ]
 };
 
-pub(super) const SERVICES: &str = "KUBE-SERVICES";
-const POSTROUTING: &str = "KUBE-POSTROUTING";
 pub(super) const NODE_PORT: &str = "KUBE-NODE-PORT";
 const LOAD_BALANCER: &str = "KUBE-LOAD-BALANCER";
-const MARK_MASQ: &str = "KUBE-MARK-MASQ";
-const FORWARD: &str = "KUBE-FORWARD";
-const FIREWALL: &str = "KUBE-PROXY-FIREWALL";
 const SOURCE_RANGES: &str = "KUBE-SOURCE-RANGES-FIREWALL";
 const IPVS_FILTER: &str = "KUBE-IPVS-FILTER";
 pub(super) const IPVS_OUT_FILTER: &str = "KUBE-IPVS-OUT-FILTER";
@@ -110,7 +75,7 @@ pub(super) const CHAINS: [(Table, &str); 11] = [
     (Table::Nat, MARK_MASQ),
     (Table::Filter, FORWARD),
     (Table::Filter, NODE_PORT),
-    (Table::Filter, FIREWALL),
+    (Table::Filter, PROXY_FIREWALL),
     (Table::Filter, SOURCE_RANGES),
     (Table::Filter, IPVS_FILTER),
     (Table::Filter, IPVS_OUT_FILTER),
@@ -122,7 +87,7 @@ pub(super) const SHARED_CHAINS: [(Table, &str); 5] = [
     (Table::Nat, POSTROUTING),
     (Table::Nat, MARK_MASQ),
     (Table::Filter, FORWARD),
-    (Table::Filter, FIREWALL),
+    (Table::Filter, PROXY_FIREWALL),
 ];
 
 pub(super) fn render(input: &Input<'_>) -> Rules {
@@ -140,7 +105,7 @@ pub(super) fn render(input: &Input<'_>) -> Rules {
                     commented(input, Set::HealthCheckNodePort, "dst")
                 )]
             }
-            (Table::Filter, FIREWALL) => firewall(input),
+            (Table::Filter, PROXY_FIREWALL) => firewall(input),
             (Table::Filter, SOURCE_RANGES) => source_ranges(input),
             (Table::Filter, IPVS_FILTER) => ipvs_filter(input),
             _ => {
@@ -348,57 +313,35 @@ fn mark(input: &Input<'_>) -> String {
     format!("{:#010x}", input.mark)
 }
 
-/// A document for the restore program: the chains that differ from `known` (all without it), and the missing jumps.
-/// `None` when there is nothing to do.
-pub(super) fn document(want: &Rules, known: Option<&Rules>, missing: &[Jump]) -> Option<String> {
-    let mut text = String::new();
-    for table in [Table::Nat, Table::Filter] {
-        let mut declared = String::new();
-        let mut lines = String::new();
-        for (place, chain) in want
-            .chains
-            .iter()
-            .enumerate()
-            .filter(|(_, chain)| chain.table == table)
-        {
-            let old = known.and_then(|known| known.chains.get(place));
-            if old == Some(chain) {
-                continue;
-            }
-            match old.filter(|_| chain.name == IPVS_OUT_FILTER) {
-                Some(old) => edit_unordered(&mut lines, old, chain),
-                None => {
-                    let _ = writeln!(declared, ":{} - [0:0]", chain.name);
-                    for rule in &chain.rules {
-                        let _ = writeln!(lines, "-A {} {rule}", chain.name);
-                    }
-                }
-            }
+/// In the order in which the tables are committed.
+pub(super) const ORDER: [Table; 3] = [Table::Mangle, Table::Nat, Table::Filter];
+
+/// What to restore: the chains that differ from `known` (all without it), and the missing jumps.
+pub(super) fn document(want: &Rules, known: Option<&Rules>, missing: &[Jump]) -> Document {
+    let mut document = Document::ordered(ORDER);
+    for (place, chain) in want.chains.iter().enumerate() {
+        let old = known.and_then(|known| known.chains.get(place));
+        if old == Some(chain) {
+            continue;
         }
-        for jump in missing.iter().filter(|jump| jump.table == table) {
-            let _ = writeln!(lines, "-I {} {}", jump.from, jump.rule());
-        }
-        if !declared.is_empty() || !lines.is_empty() {
-            let _ = write!(text, "*{}\n{declared}{lines}COMMIT\n", table.as_str());
+        match old.filter(|_| chain.name == IPVS_OUT_FILTER) {
+            Some(old) => edit_unordered(&mut document, old, chain),
+            None => document.fill(chain.table, chain.name, &chain.rules),
         }
     }
-    (!text.is_empty()).then_some(text)
+    for jump in missing {
+        document.insert(jump.table, jump.from, &jump.rule());
+    }
+    document
 }
 
 /// The one chain that grows with services. All its rules drop, so their order is free, and only the difference is sent.
-fn edit_unordered(lines: &mut String, old: &Chain, new: &Chain) {
-    for gone in old
-        .rules
-        .iter()
-        .filter(|rule| new.rules.binary_search(rule).is_err())
-    {
-        let _ = writeln!(lines, "-D {} {gone}", new.name);
+fn edit_unordered(document: &mut Document, old: &Chain, new: &Chain) {
+    let missing_in = |rules: &[String], rule: &String| rules.binary_search(rule).is_err();
+    for gone in old.rules.iter().filter(|rule| missing_in(&new.rules, rule)) {
+        document.remove(new.table, new.name, gone);
     }
-    for come in new
-        .rules
-        .iter()
-        .filter(|rule| old.rules.binary_search(rule).is_err())
-    {
-        let _ = writeln!(lines, "-A {} {come}", new.name);
+    for come in new.rules.iter().filter(|rule| missing_in(&old.rules, rule)) {
+        document.append(new.table, new.name, come);
     }
 }

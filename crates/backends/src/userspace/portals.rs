@@ -2,12 +2,13 @@
 //! Pure; the chains are those of kube-proxy's userspace mode.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use ferry_model::{Family, NodeFamily, NodePorts, PortName};
+use ferry_host::iptables::{Command, Document, Jump, Saved, Table, target};
+use ferry_model::{NodeFamily, NodePorts, PortName};
 
 use super::ruleset::Frontend;
+use crate::chains;
 
 /// A chain of ours, in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,7 +24,7 @@ pub(super) enum Chain {
 pub fn owns_chain(table: &str, chain: &str) -> bool {
     Chain::ALL
         .into_iter()
-        .any(|ours| (ours.table(), ours.name()) == (table, chain))
+        .any(|ours| (ours.table().as_str(), ours.name()) == (table, chain))
 }
 
 impl Chain {
@@ -37,40 +38,45 @@ impl Chain {
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Chain::PortalsContainer => "KUBE-PORTALS-CONTAINER",
-            Chain::PortalsHost => "KUBE-PORTALS-HOST",
-            Chain::NodePortContainer => "KUBE-NODEPORT-CONTAINER",
-            Chain::NodePortHost => "KUBE-NODEPORT-HOST",
-            Chain::NodePortNonLocal => "KUBE-NODEPORT-NON-LOCAL",
+            Chain::PortalsContainer => chains::PORTALS_CONTAINER,
+            Chain::PortalsHost => chains::PORTALS_HOST,
+            Chain::NodePortContainer => chains::NODE_PORT_CONTAINER,
+            Chain::NodePortHost => chains::NODE_PORT_HOST,
+            Chain::NodePortNonLocal => chains::NODE_PORT_NON_LOCAL,
         }
     }
 
-    pub(super) fn table(self) -> &'static str {
+    pub(super) fn table(self) -> Table {
         match self {
-            Chain::NodePortNonLocal => "filter",
+            Chain::NodePortNonLocal => Table::Filter,
             Chain::PortalsContainer | Chain::PortalsHost | Chain::NodePortContainer | Chain::NodePortHost => {
-                "nat"
+                Table::Nat
             }
         }
     }
 
-    /// The built-in chain that jumps here, how the jump is put there, and the jump.
-    fn jump(self) -> (&'static str, &'static str, String) {
+    /// How the jump from a base chain is put there, and the jump.
+    fn jump(self) -> (Command, Jump) {
         const PORTALS: &str = "handle ClusterIPs; NOTE: this must be before the NodePort rules";
         const NODE_PORTS: &str = "handle service NodePorts; NOTE: this must be the last rule in the chain";
         const NON_LOCAL: &str = "Ensure that non-local NodePort traffic can flow";
-        let (from, verb, matches, comment) = match self {
-            Chain::PortalsContainer => ("PREROUTING", "-I", "", PORTALS),
-            Chain::PortalsHost => ("OUTPUT", "-I", "", PORTALS),
-            Chain::NodePortContainer => ("PREROUTING", "-A", "-m addrtype --dst-type LOCAL ", NODE_PORTS),
-            Chain::NodePortHost => ("OUTPUT", "-A", "-m addrtype --dst-type LOCAL ", NODE_PORTS),
-            Chain::NodePortNonLocal => ("INPUT", "-I", "", NON_LOCAL),
+        const LOCAL: &str = "-m addrtype --dst-type LOCAL";
+        let (from, command, matches, comment) = match self {
+            Chain::PortalsContainer => ("PREROUTING", Command::Insert, "", PORTALS),
+            Chain::PortalsHost => ("OUTPUT", Command::Insert, "", PORTALS),
+            Chain::NodePortContainer => ("PREROUTING", Command::Append, LOCAL, NODE_PORTS),
+            Chain::NodePortHost => ("OUTPUT", Command::Append, LOCAL, NODE_PORTS),
+            Chain::NodePortNonLocal => ("INPUT", Command::Insert, "", NON_LOCAL),
         };
-        (
+        let (table, to) = (self.table(), self.name());
+        let jump = Jump {
+            table,
             from,
-            verb,
-            format!("{matches}-m comment --comment \"{comment}\" -j {}", self.name()),
-        )
+            matches,
+            comment,
+            to,
+        };
+        (command, jump)
     }
 }
 
@@ -185,49 +191,41 @@ impl Lines<'_> {
     }
 }
 
-/// What is there of ours, read from what save prints.
+/// What is there of ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Present {
-    pub(super) chains: BTreeSet<Chain>,
+    chains: BTreeSet<Chain>,
     jumps: BTreeSet<Chain>,
-    /// Jumps as they are, to be deleted.
-    jump_lines: Vec<(Chain, String)>,
+    /// Jumps as they are, to be deleted: the table, the chain and the rule.
+    jump_rules: Vec<(Table, String, String)>,
     pub(super) rules: BTreeSet<Rule>,
 }
 
 impl Present {
-    pub(super) fn parse(saved: &str) -> Present {
+    pub(super) fn of(saved: &Saved<'_>) -> Present {
         let mut present = Present::default();
-        let mut table = "";
-        for line in saved.lines() {
-            if let Some(name) = line.strip_prefix('*') {
-                table = name;
-            } else if let Some(declared) = line.strip_prefix(':') {
-                let name = declared.split(' ').next().unwrap_or_default();
-                present.chains.extend(
-                    Chain::ALL
-                        .into_iter()
-                        .filter(|c| c.table() == table && c.name() == name),
-                );
-            } else if let Some((from, rule)) = appended(line) {
-                present.add_rule(table, from, rule);
+        for chain in Chain::ALL {
+            let Some(rules) = saved.chain(chain.table(), chain.name()) else {
+                continue;
+            };
+            present.chains.insert(chain);
+            present
+                .rules
+                .extend(rules.iter().map(|rule| (chain, (*rule).to_owned())));
+        }
+        for chain in Chain::ALL {
+            let (_, jump) = chain.jump();
+            let (table, rule) = (jump.table, jump.rule());
+            let into = |(from, rule): &(&str, &str)| *from != jump.to && target(rule) == Some(jump.to);
+            for (from, found) in saved.rules(table).filter(into) {
+                if from == jump.from && found == rule {
+                    present.jumps.insert(chain);
+                }
+                let found = (table, from.to_owned(), found.to_owned());
+                present.jump_rules.push(found);
             }
         }
         present
-    }
-
-    fn add_rule(&mut self, table: &str, from: &str, rule: &str) {
-        for chain in Chain::ALL.into_iter().filter(|chain| chain.table() == table) {
-            if from == chain.name() {
-                self.rules.insert((chain, rule.to_owned()));
-            } else if rule.ends_with(&format!("-j {}", chain.name())) {
-                let (jumper, _, jump) = chain.jump();
-                if from == jumper && rule == jump {
-                    self.jumps.insert(chain);
-                }
-                self.jump_lines.push((chain, format!("{from} {rule}")));
-            }
-        }
     }
 
     /// Whether every chain and every jump is there.
@@ -238,89 +236,50 @@ impl Present {
     }
 }
 
-fn appended(line: &str) -> Option<(&str, &str)> {
-    // Counters may stand in front.
-    let line = line
-        .strip_prefix('[')
-        .and_then(|rest| rest.split_once("] "))
-        .map_or(line, |(_, rest)| rest);
-    line.strip_prefix("-A ")?.split_once(' ')
-}
-
-/// The document that brings everything in order, whatever is there: chains, jumps, rules.
-pub(super) fn whole(present: &Present, want: &BTreeSet<Rule>) -> String {
-    document(|table, text| {
-        for chain in Chain::ALL.into_iter().filter(|chain| chain.table() == table) {
-            // Naming a chain empties it, in the same transaction that fills it again.
-            let _ = writeln!(text, ":{} - [0:0]", chain.name());
-        }
-        for chain in Chain::ALL.into_iter().filter(|chain| chain.table() == table) {
-            let (from, verb, jump) = chain.jump();
-            if !present.jumps.contains(&chain) {
-                let _ = writeln!(text, "{verb} {from} {jump}");
-            }
-        }
-        for (chain, rule) in want.iter().filter(|(chain, _)| chain.table() == table) {
-            let _ = writeln!(text, "-A {} {rule}", chain.name());
-        }
-    })
-}
-
-/// The document that removes some rules and adds others; none if there is nothing to do.
-pub(super) fn change(gone: &BTreeSet<Rule>, new: &BTreeSet<Rule>) -> Option<String> {
-    (!gone.is_empty() || !new.is_empty()).then(|| {
-        document(|table, text| {
-            for (chain, rule) in gone.iter().filter(|rule| rule.0.table() == table) {
-                let _ = writeln!(text, "-D {} {rule}", chain.name());
-            }
-            for (chain, rule) in new.iter().filter(|rule| rule.0.table() == table) {
-                let _ = writeln!(text, "-A {} {rule}", chain.name());
-            }
-        })
-    })
-}
-
-/// The document that removes everything; none if nothing is there.
-pub(super) fn removal(present: &Present) -> Option<String> {
-    (!present.chains.is_empty()).then(|| {
-        document(|table, text| {
-            let chains = || present.chains.iter().filter(|chain| chain.table() == table);
-            for chain in chains() {
-                let _ = writeln!(text, ":{} - [0:0]", chain.name());
-            }
-            for (_, line) in present
-                .jump_lines
-                .iter()
-                .filter(|(chain, _)| chain.table() == table)
-            {
-                let _ = writeln!(text, "-D {line}");
-            }
-            for chain in chains() {
-                let _ = writeln!(text, "-X {}", chain.name());
-            }
-        })
-    })
-}
-
-/// Filter first: a proxy port is guarded before anything is led to it.
-fn document(mut fill: impl FnMut(&str, &mut String)) -> String {
-    let mut text = String::new();
-    for table in ["filter", "nat"] {
-        let mut body = String::new();
-        fill(table, &mut body);
-        if !body.is_empty() {
-            let _ = write!(text, "*{table}\n{body}COMMIT\n");
+/// Brings everything in order, whatever is there: chains, jumps, rules.
+pub(super) fn whole(present: &Present, want: &BTreeSet<Rule>) -> Document {
+    let mut document = Document::default();
+    for chain in Chain::ALL {
+        // Naming a chain empties it, in the same transaction that fills it again.
+        document.declare(chain.table(), chain.name());
+        let (command, jump) = chain.jump();
+        if !present.jumps.contains(&chain) {
+            document.rule(jump.table, &(), command, jump.from, &jump.rule());
         }
     }
-    text
+    add(&mut document, want);
+    document
 }
 
-/// Which program writes the rules of a family.
-pub(super) fn program(family: Family) -> ferry_host::iptables::Ip {
-    match family {
-        Family::V4 => ferry_host::iptables::Ip::V4,
-        Family::V6 => ferry_host::iptables::Ip::V6,
+/// Removes some rules and adds others.
+pub(super) fn change(gone: &BTreeSet<Rule>, new: &BTreeSet<Rule>) -> Document {
+    let mut document = Document::default();
+    for (chain, rule) in gone {
+        document.remove(chain.table(), chain.name(), rule);
     }
+    add(&mut document, new);
+    document
+}
+
+fn add(document: &mut Document, rules: &BTreeSet<Rule>) {
+    for (chain, rule) in rules {
+        document.append(chain.table(), chain.name(), rule);
+    }
+}
+
+/// Removes everything; empty if nothing is there.
+pub(super) fn removal(present: &Present) -> Document {
+    let mut document = Document::default();
+    if present.chains.is_empty() {
+        return document;
+    }
+    for chain in &present.chains {
+        document.delete(chain.table(), chain.name());
+    }
+    for (table, from, rule) in &present.jump_rules {
+        document.remove(*table, from, rule);
+    }
+    document
 }
 
 #[cfg(test)]
@@ -411,20 +370,20 @@ mod tests {
             protocol: Protocol::Udp,
         };
         let want = rules(&name, &[vip].into(), 4000, EVERYWHERE, &node(NodePorts::All));
-        let nothing = Present::parse("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n");
-        assert!(!nothing.is_wired() && removal(&nothing).is_none());
+        let nothing = Present::of(&Saved::parse("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"));
+        assert!(!nothing.is_wired() && removal(&nothing).is_empty());
         // What save prints after that: inserted rules are appended ones.
-        let saved = whole(&nothing, &want).replace("-I ", "-A ");
-        let present = Present::parse(&saved);
+        let saved = whole(&nothing, &want).text().replace("-I ", "-A ");
+        let present = Present::of(&Saved::parse(&saved));
         assert!(present.is_wired());
         assert_eq!(present.rules, want);
-        assert_eq!(change(&BTreeSet::new(), &BTreeSet::new()), None);
-        let removed = removal(&present).unwrap();
+        assert!(change(&BTreeSet::new(), &BTreeSet::new()).is_empty());
+        let removed = removal(&present).text();
         for chain in Chain::ALL {
             assert!(removed.contains(&format!("-X {}\n", chain.name())));
         }
         assert_eq!(removed.matches("-D PREROUTING").count(), 2);
         // With both jumps there, nothing is jumped to twice.
-        assert!(!whole(&present, &want).contains("PREROUTING"));
+        assert!(!whole(&present, &want).text().contains("PREROUTING"));
     }
 }

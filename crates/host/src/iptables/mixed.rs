@@ -4,14 +4,14 @@ use std::fmt;
 use std::fs;
 use std::sync::Arc;
 
-use super::{Error, Flavour, Ip, Iptables};
+use super::{Error, Flavour, Ip, Iptables, Saved, Table};
 
 /// What the other flavour holds in a family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Other {
     pub ip: Ip,
     pub flavour: Flavour,
-    /// `table/chain` of every chain asked about that is there, in the order found.
+    /// `table/chain` of every chain asked about that is there, by table.
     pub chains: Vec<String>,
 }
 
@@ -48,19 +48,12 @@ pub fn other_flavour(tool: &Iptables, ours: impl Fn(&str) -> bool) -> Result<Opt
         Err(Error::Missing { .. }) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let (mut table, mut chains) = ("", Vec::new());
-    for line in saved.lines() {
-        match line.split_at_checked(1) {
-            Some(("*", name)) => table = name,
-            Some((":", rest)) => {
-                let chain = rest.split(' ').next().unwrap_or_default();
-                if ours(chain) {
-                    chains.push(format!("{table}/{chain}"));
-                }
-            }
-            _ => {}
-        }
-    }
+    let saved = Saved::parse(&saved);
+    let chains = |table| {
+        let ours = saved.chains(table).filter(|chain| ours(chain));
+        ours.map(move |chain| format!("{table}/{chain}"))
+    };
+    let chains: Vec<String> = Table::ALL.into_iter().flat_map(chains).collect();
     Ok((!chains.is_empty()).then_some(Other { ip, flavour, chains }))
 }
 

@@ -1,18 +1,29 @@
-//! iptables and ip6tables, spoken to through their programs: restore, save, versions, the xtables lock, and a watch
-//! for changes that somebody else made. May run those programs, read /proc and open netlink or raw sockets.
+//! iptables and ip6tables: their language (tables, rules, what save prints, what restore reads), their programs
+//! (restore, save, versions, the xtables lock), and a watch for changes that somebody else made. The language is pure;
+//! the rest may run those programs, read /proc and open netlink or raw sockets.
 //! Always holds: every program that is started ends, by itself or at its time limit, before the call returns.
 
+mod chains;
+mod document;
 mod failure;
 mod lock;
 mod mixed;
 mod process;
 mod program;
+mod rule;
+mod saved;
+mod table;
 mod watch;
 
+pub use chains::{Chain, Chains};
+pub use document::{Command, Document};
 pub use failure::Failure;
 pub use lock::{Holder, LockWait};
 pub use mixed::{Other, other_flavour};
 pub use program::{Features, Flavour, Iptables, Restored, Version, Wait};
+pub use rule::{canon, same, target};
+pub use saved::Saved;
+pub use table::{BASE_CHAINS, Jump, Table};
 pub use watch::{Change, Watch, Writers, legacy_fingerprint, poll_legacy, watch_nft};
 
 use std::fmt;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::lock::{self, Holder, LockWait, OwnLock};
 use super::process::{self, Attend, Ran, Trouble, Unattended};
-use super::{Error, Failure, Ip, Writers};
+use super::{Document, Error, Failure, Ip, Writers};
 
 /// A restore of a very large table takes minutes with some versions; nothing sound takes longer than this.
 const RESTORE_LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -220,13 +220,16 @@ impl Iptables {
         process::run(&mut command, &[], SHORT_LIMIT, &mut Unattended).is_ok_and(|ran| ran.status.success())
     }
 
-    /// As [`Iptables::restore_pieces`], of a document in one piece.
-    pub fn restore(&self, document: &str) -> Result<Restored, Error> {
-        self.restore_pieces(&[document])
+    /// Does what a document says; chains that it does not name are left alone. Each of its tables is changed whole or
+    /// not at all, in the order in which they stand in it.
+    pub fn restore<O: Clone + Default + PartialEq>(&self, document: &Document<O>) -> Result<Restored, Error> {
+        if document.is_empty() {
+            return Ok(Restored::default());
+        }
+        self.restore_pieces(&document.pieces())
     }
 
-    /// Feeds a document, in pieces, to restore; chains that it does not name are left alone. Each of its tables is changed whole
-    /// or not at all, in the order in which they stand in it.
+    /// As [`Iptables::restore`], of a document's text in pieces.
     pub fn restore_pieces(&self, document: &[&str]) -> Result<Restored, Error> {
         let program = format!("{}-restore", self.program);
         let _own = match self.features.restore_wait {

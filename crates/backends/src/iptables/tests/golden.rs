@@ -140,7 +140,7 @@ fn without_endpoints_everything_is_rejected_and_nat_is_empty() {
         rules.shared(Shared::FilterExternal),
         [to("192.168.99.22"), to("1.2.3.4"), to("5.6.7.8"), node_port]
     );
-    assert!(rules.chains.len() == 0 && rules.shared(Shared::NatServices).is_empty());
+    assert!(rules.chains.is_empty() && rules.shared(Shared::NatServices).is_empty());
     assert!(rules.shared(Shared::FilterFirewall).is_empty() && rules.shared(Shared::NatNodePorts).is_empty());
 }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ferry_host::iptables::Saved;
 use ferry_lab::oracle::{self, Mode, Scenario};
 use ferry_model::*;
 use ferry_sources::convert::{self, Interner};
 use serde_json::Value;
 
 use super::super::names::Table;
-use super::super::observe::Observed;
 use super::super::render;
 use super::STYLE;
 use super::facts::{ip, options};
@@ -86,7 +86,7 @@ fn options_of(scenario: &Scenario) -> PlanOptions {
 
 /// Tables that hold what was recorded.
 fn recorded(saved: &str) -> Tables {
-    let observed = Observed::parse(saved);
+    let observed = Saved::parse(saved);
     let mut tables = Tables::default();
     for table in Table::ALL {
         for chain in observed.chains(table) {

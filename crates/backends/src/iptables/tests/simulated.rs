@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::super::canon::canon;
+use ferry_host::iptables::{canon, target};
+
 use super::super::names::{NODE_PORTS, SERVICES, Shared, Table, is_service_chain};
-use super::super::observe::target;
 
 const BASE: [(&str, &[&str]); 3] = [
     (

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_host::iptables::Saved;
 use ferry_model::*;
 use proptest::prelude::*;
 
 use super::super::compare::{differences, from_observed};
 use super::super::diff::{Known, from_known, restoring};
 use super::super::names::{Shared, Table};
-use super::super::observe::Observed;
+
 use super::super::ops::{Ops, SharedOp};
 use super::super::render;
 use super::super::render::Context;
@@ -45,7 +46,7 @@ fn go(tables: &mut Tables, ops: &Ops, limit: usize) {
 
 fn observe(tables: &mut Tables, plan: &Plan, limit: usize) -> Known {
     let saved = tables.save();
-    let (ops, known) = from_observed(&Observed::parse(&saved), plan, &context(plan, true));
+    let (ops, known) = from_observed(&Saved::parse(&saved), plan, &context(plan, true));
     go(tables, &ops, limit);
     known
 }
@@ -171,7 +172,7 @@ proptest! {
         new.update(after.iter().flat_map(Step::events));
         let mut tables = fresh(old.plan());
         let saved = tables.save();
-        let observed = Observed::parse(&saved);
+        let observed = Saved::parse(&saved);
         let mut rules: Vec<(Table, &str)> = Vec::new();
         for table in Table::ALL {
             let filled = observed.chains(table).filter(|c| !observed.chain(table, c).unwrap().is_empty());
@@ -231,7 +232,7 @@ fn identical_tables_are_left_untouched() {
     let planner = two_services();
     let saved = fresh(planner.plan()).save();
     let (ops, _) = from_observed(
-        &Observed::parse(&saved),
+        &Saved::parse(&saved),
         planner.plan(),
         &context(planner.plan(), true),
     );
@@ -246,7 +247,7 @@ fn services_in_another_order_are_identical_too() {
     tables.chain_mut(Table::Nat, "KUBE-SERVICES").swap(0, 1);
     let saved = tables.save();
     let (ops, _) = from_observed(
-        &Observed::parse(&saved),
+        &Saved::parse(&saved),
         planner.plan(),
         &context(planner.plan(), true),
     );

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_host::iptables::Table;
 use ferry_model::*;
 
-use super::super::rules::{self, Table};
+use super::super::rules;
 use super::super::sets::Set;
 use super::{ip, options, rendered, standing};
 
@@ -238,7 +239,7 @@ fn without_services_only_the_frame_is_left() {
                 .len()
         };
         assert_eq!(rules.chains[0].rules[0], format!("-s {loopback} -j RETURN"));
-        assert_eq!(count(Table::Nat, rules::SERVICES), 2);
+        assert_eq!(count(Table::Nat, crate::chains::SERVICES), 2);
         assert_eq!(count(Table::Nat, rules::NODE_PORT), 0);
         assert_eq!(count(Table::Filter, rules::NODE_PORT), 1);
         assert_eq!(count(Table::Filter, rules::IPVS_OUT_FILTER), 0);

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferry_host::iptables::{self, Iptables, Writers};
+use ferry_host::iptables::{self, Document, Iptables, Saved, Table, Writers};
 use ferry_model::{Family, ServiceName};
 
+use crate::chains::program;
 use crate::userspace::portals::{self, Present, Rule};
 use crate::{Applied, Error, ErrorKind, Repair, TableRules};
 
@@ -26,7 +27,7 @@ impl Rules {
         if let Some(tool) = &self.tool {
             return Ok(tool.clone());
         }
-        let tool = Iptables::detect(portals::program(family), Arc::new(Writers::default()))
+        let tool = Iptables::detect(program(family), Arc::new(Writers::default()))
             .map_err(|error| failed("find the iptables program", &error))?;
         self.tool = Some(tool.clone());
         Ok(tool)
@@ -46,27 +47,24 @@ impl Rules {
         // What should be there now, before the changes.
         let before = (is_due && seen.is_some()).then(|| self.all());
         let (gone, new) = self.merge(changes);
-        let document = match is_due {
-            false => portals::change(&gone, &new),
-            true => {
-                let saved = tool.save().map_err(|error| failed("list the rules", &error))?;
-                let present = Present::parse(&saved);
-                applied
-                    .repaired
-                    .extend(before.iter().flat_map(|known| repairs(known, &present)));
-                let want = self.all();
-                match present.is_wired() {
-                    true => portals::change(&(&present.rules - &want), &(&want - &present.rules)),
-                    false => Some(portals::whole(&present, &want)),
-                }
+        let document = if is_due {
+            let present = present(&tool)?;
+            applied
+                .repaired
+                .extend(before.iter().flat_map(|known| repairs(known, &present)));
+            let want = self.all();
+            if present.is_wired() {
+                portals::change(&(&present.rules - &want), &(&want - &present.rules))
+            } else {
+                portals::whole(&present, &want)
             }
+        } else {
+            portals::change(&gone, &new)
         };
-        if let Some(document) = &document {
-            tool.restore(document)
-                .map_err(|error| failed("write the rules", &error))?;
-        }
+        tool.restore(&document)
+            .map_err(|error| failed("write the rules", &error))?;
         self.seen = if is_due { Some(Instant::now()) } else { seen };
-        self.report(document.as_deref().unwrap_or_default(), applied);
+        self.report(&document, applied);
         Ok(())
     }
 
@@ -88,19 +86,14 @@ impl Rules {
         (gone, new)
     }
 
-    fn report(&self, document: &str, applied: &mut Applied) {
-        for table in ["filter", "nat"] {
+    fn report(&self, document: &Document, applied: &mut Applied) {
+        for table in [Table::Filter, Table::Nat] {
             let rules = self.services.values().flatten();
             let total = rules.filter(|(chain, _)| chain.table() == table).count();
-            let part = document
-                .find(&format!("*{table}\n"))
-                .map_or("", |at| &document[at..]);
-            let lines = part.lines().take_while(|line| *line != "COMMIT");
-            let written = lines.filter(|line| line.starts_with('-')).count();
             applied.tables.push(TableRules {
-                table,
+                table: table.as_str(),
                 total,
-                written,
+                written: document.edits(table),
             });
         }
     }
@@ -112,13 +105,15 @@ impl Rules {
         let Ok(tool) = self.tool(family) else {
             return Ok(());
         };
-        let saved = tool.save().map_err(|error| failed("list the rules", &error))?;
-        if let Some(document) = portals::removal(&Present::parse(&saved)) {
-            tool.restore(&document)
-                .map_err(|error| failed("remove the rules", &error))?;
-        }
+        tool.restore(&portals::removal(&present(&tool)?))
+            .map_err(|error| failed("remove the rules", &error))?;
         Ok(())
     }
+}
+
+fn present(tool: &Iptables) -> Result<Present, Error> {
+    let text = tool.save().map_err(|error| failed("list the rules", &error))?;
+    Ok(Present::of(&Saved::parse(&text)))
 }
 
 fn repairs(known: &BTreeSet<Rule>, present: &Present) -> Vec<Repair> {

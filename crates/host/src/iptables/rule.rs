@@ -1,10 +1,11 @@
-//! One form for all texts of a rule: what we write, and what the save programs print for it.
-//! Pure. Two rules that do the same have the same form, as far as kube-proxy's rules go.
+//! The text of a rule, as it stands after `-A <chain>`: where it jumps to, and one form for what is written and what
+//! the save programs print for it. Two rules that do the same have the same form, as far as the matches go that are
+//! known here.
 
 use std::borrow::Cow;
 
 /// Whether a rule that a save program printed is one that we write. Most are told by their words alone.
-pub(super) fn same(saved: &str, written: &str) -> bool {
+pub fn same(saved: &str, written: &str) -> bool {
     same_words(saved, written) || canon(saved) == canon(written)
 }
 
@@ -44,12 +45,18 @@ fn same_words(saved: &str, written: &str) -> bool {
     }
 }
 
+/// Where a rule jumps to.
+pub fn target(rule: &str) -> Option<&str> {
+    let at = rule.rfind("-j ").or_else(|| rule.rfind("-g "))?;
+    rule[at + 3..].split(' ').next()
+}
+
 fn next_word(text: &str) -> (&str, &str) {
     text.split_once(' ').unwrap_or((text, ""))
 }
 
 /// The form. Costs a few allocations: meant for observing, which is rare.
-pub(super) fn canon(rule: &str) -> String {
+pub fn canon(rule: &str) -> String {
     let tokens = tokens(rule);
     let mut parsed = Parsed::default();
     parsed.read(&tokens);
@@ -235,7 +242,7 @@ fn odds(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{canon, same, same_words};
+    use super::{canon, same, same_words, target};
 
     /// Ours, and what iptables-save 1.8.9 prints for it.
     const PAIRS: [(&str, &str); 9] = [
@@ -358,5 +365,18 @@ mod tests {
             canon(r#"-m comment --comment "a \"b\" c" -j A"#),
             r#" [comment --comment a "b" c] [-j A]"#
         );
+    }
+
+    #[test]
+    fn targets_are_found() {
+        assert_eq!(
+            target("-m comment --comment \"x\" -j KUBE-SERVICES"),
+            Some("KUBE-SERVICES")
+        );
+        assert_eq!(
+            target("-j REJECT --reject-with icmp-port-unreachable"),
+            Some("REJECT")
+        );
+        assert_eq!(target("-m comment --comment \"x\""), None);
     }
 }

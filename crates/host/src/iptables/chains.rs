@@ -1,5 +1,5 @@
-//! Chains of services as the lines of a document, all in one piece of memory: a large cluster has tens of thousands of
-//! them, and a string for every rule would be most of the cost of a full sync.
+//! Many chains as the lines of a document, all in one piece of memory: there can be tens of thousands of them, and a
+//! string for every rule would be most of the cost of writing them.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ const ADD: &str = "-A ";
 
 /// Chains in their order, each declared and filled.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(super) struct Chains {
+pub struct Chains {
     /// `:name - [0:0]`, then `-A name rule` for every rule.
     text: String,
     spans: Vec<Span>,
@@ -24,19 +24,19 @@ struct Span {
 
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Chain<'a> {
-    pub(super) name: &'a str,
+pub struct Chain<'a> {
+    pub name: &'a str,
     /// The line that declares it.
-    pub(super) declaration: &'a str,
+    pub declaration: &'a str,
     /// The lines that fill it.
-    pub(super) lines: &'a str,
+    pub lines: &'a str,
     /// How many these are.
-    pub(super) count: usize,
+    pub count: usize,
 }
 
 impl Chains {
     /// Begins a chain; the rules that follow are its.
-    pub(super) fn begin(&mut self, name: &str) {
+    pub fn begin(&mut self, name: &str) {
         let start = self.text.len();
         let line = [":", name, DECLARED];
         line.iter().for_each(|part| self.text.push_str(part));
@@ -50,7 +50,7 @@ impl Chains {
     }
 
     /// Adds a rule to the chain that was begun last: these texts in a row.
-    pub(super) fn rule(&mut self, parts: &[&str]) {
+    pub fn rule(&mut self, parts: &[&str]) {
         let Some(span) = self.spans.last_mut() else {
             return;
         };
@@ -65,7 +65,7 @@ impl Chains {
     }
 
     /// Adds a chain as it is elsewhere.
-    pub(super) fn push(&mut self, chain: Chain<'_>) {
+    pub fn push(&mut self, chain: Chain<'_>) {
         let start = self.text.len();
         self.text.push_str(chain.declaration);
         let rules = self.text.len();
@@ -79,25 +79,29 @@ impl Chains {
     }
 
     /// Forgets all and keeps the memory.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.text.clear();
         self.spans.clear();
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
         self.spans.len()
     }
 
     /// Rules of all chains together.
-    pub(super) fn rules(&self) -> usize {
+    pub fn rules(&self) -> usize {
         self.spans.iter().map(|span| span.count).sum()
     }
 
-    pub(super) fn get(&self, at: usize) -> Option<Chain<'_>> {
+    pub fn get(&self, at: usize) -> Option<Chain<'_>> {
         self.spans.get(at).map(|span| self.chain(span))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Chain<'_>> {
+    pub fn iter(&self) -> impl Iterator<Item = Chain<'_>> {
         self.spans.iter().map(|span| self.chain(span))
     }
 
@@ -113,7 +117,7 @@ impl Chains {
 
 impl<'a> Chain<'a> {
     /// The rules, each as the text that stands after `-A <chain>`.
-    pub(super) fn rules(self) -> impl Iterator<Item = &'a str> {
+    pub fn rules(self) -> impl Iterator<Item = &'a str> {
         let before = ADD.len() + self.name.len() + 1;
         self.lines.split_terminator('\n').map(move |line| &line[before..])
     }

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::canon::{canon, same};
-use super::names::Table;
+use super::Table;
+use super::rule::{canon, same};
 
 /// One family's tables.
 #[derive(Debug, Default)]
-pub(super) struct Observed<'a> {
+pub struct Saved<'a> {
     tables: [Chains<'a>; 3],
 }
 
@@ -71,7 +71,7 @@ impl<'a> Chains<'a> {
     fn read(&mut self, line: &'a str, last: &mut Option<usize>) {
         if let Some(rest) = line.strip_prefix(':') {
             self.place(rest.split(' ').next().unwrap_or(rest));
-        } else if let Some(rest) = line.strip_prefix("-A ") {
+        } else if let Some(rest) = without_counters(line).strip_prefix("-A ") {
             let (chain, rule) = rest.split_once(' ').unwrap_or((rest, ""));
             let is_at = |place: &usize| self.chains.get(*place).is_some_and(|at| at.name == chain);
             let next = last.map_or(0, |last| last + 1);
@@ -86,29 +86,35 @@ impl<'a> Chains<'a> {
     }
 }
 
-impl<'a> Observed<'a> {
-    /// Reads what a save program printed. Tables that are none of our business are left out.
-    pub(super) fn parse(saved: &'a str) -> Self {
-        let mut observed = Observed::default();
+/// `[12:3456] -A ...` without what stands in front.
+fn without_counters(line: &str) -> &str {
+    let counted = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+    counted.map_or(line, |(_, rest)| rest)
+}
+
+impl<'a> Saved<'a> {
+    /// Reads what a save program printed, with or without counters. Other tables than ours are left out.
+    pub fn parse(text: &'a str) -> Self {
+        let mut saved = Saved::default();
         let (mut table, mut last) = (None, None);
-        for line in saved.lines() {
+        for line in text.lines() {
             if let Some(name) = line.strip_prefix('*') {
                 (table, last) = (Table::parse(name), None);
             }
             if let Some(table) = table {
-                observed.tables[table as usize].read(line, &mut last);
+                saved.tables[table as usize].read(line, &mut last);
             }
         }
-        observed
+        saved
     }
 
     /// Where a chain stands among those of its table; `None` if there is no such chain.
-    pub(super) fn place(&self, table: Table, chain: &str) -> Option<usize> {
+    pub fn place(&self, table: Table, chain: &str) -> Option<usize> {
         self.tables[table as usize].places.get(&key(chain)?).copied()
     }
 
     /// The rules of the chain at this place.
-    pub(super) fn at(&self, table: Table, place: usize) -> &[&'a str] {
+    pub fn at(&self, table: Table, place: usize) -> &[&'a str] {
         let of = &self.tables[table as usize];
         let range = of
             .chains
@@ -117,35 +123,42 @@ impl<'a> Observed<'a> {
         range.and_then(|range| of.rules.get(range)).unwrap_or_default()
     }
 
+    /// Every rule of a table, with its chain.
+    pub fn rules(&self, table: Table) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let of = &self.tables[table as usize];
+        let rules = |chain: &Chain<'a>| of.rules.get(chain.first..chain.first + chain.count);
+        of.chains.iter().flat_map(move |chain| {
+            let name = chain.name;
+            rules(chain)
+                .unwrap_or_default()
+                .iter()
+                .map(move |rule| (name, *rule))
+        })
+    }
+
     /// A chain's rules; `None` if there is no such chain.
-    pub(super) fn chain(&self, table: Table, chain: &str) -> Option<&[&'a str]> {
+    pub fn chain(&self, table: Table, chain: &str) -> Option<&[&'a str]> {
         self.place(table, chain).map(|place| self.at(table, place))
     }
 
     /// The names of a table's chains, by their places.
-    pub(super) fn chains(&self, table: Table) -> impl Iterator<Item = &'a str> {
+    pub fn chains(&self, table: Table) -> impl Iterator<Item = &'a str> {
         self.tables[table as usize].chains.iter().map(|chain| chain.name)
     }
 
     /// Whether a chain holds exactly these rules in this order.
-    pub(super) fn holds(&self, table: Table, chain: &str, rules: &[String]) -> bool {
+    pub fn holds(&self, table: Table, chain: &str, rules: &[String]) -> bool {
         self.chain(table, chain).is_some_and(|found| {
             found.len() == rules.len() && found.iter().zip(rules).all(|(found, rule)| same(found, rule))
         })
     }
 
     /// Whether this rule is somewhere in the chain.
-    pub(super) fn contains(&self, table: Table, chain: &str, rule: &str) -> bool {
+    pub fn contains(&self, table: Table, chain: &str, rule: &str) -> bool {
         let form = canon(rule);
         self.chain(table, chain)
             .is_some_and(|found| found.iter().any(|found| canon(found) == form))
     }
-}
-
-/// Where a rule jumps to.
-pub(super) fn target(rule: &str) -> Option<&str> {
-    let at = rule.rfind("-j ").or_else(|| rule.rfind("-g "))?;
-    rule[at + 3..].split(' ').next()
 }
 
 #[cfg(test)]
@@ -159,41 +172,36 @@ mod tests {
 
     #[test]
     fn tables_and_chains_are_read() {
-        let observed = Observed::parse(SAVED);
-        assert_eq!(observed.chain(Table::Nat, "KUBE-SERVICES"), Some(&[][..]));
-        assert_eq!(observed.chain(Table::Filter, "KUBE-SERVICES"), None);
-        assert!(observed.holds(
+        let saved = Saved::parse(SAVED);
+        assert_eq!(saved.chain(Table::Nat, "KUBE-SERVICES"), Some(&[][..]));
+        assert_eq!(saved.chain(Table::Filter, "KUBE-SERVICES"), None);
+        assert!(saved.holds(
             Table::Nat,
             "KUBE-MARK-MASQ",
             &["-j MARK --or-mark 0x00004000".into()]
         ));
-        assert!(!observed.holds(
+        assert!(!saved.holds(
             Table::Nat,
             "KUBE-MARK-MASQ",
             &["-j MARK --or-mark 0x00008000".into()]
         ));
         let jump = "-m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES";
-        assert!(observed.contains(Table::Nat, "PREROUTING", jump));
-        assert_eq!(observed.chains(Table::Nat).count(), 3);
+        assert!(saved.contains(Table::Nat, "PREROUTING", jump));
+        assert_eq!(saved.chains(Table::Nat).count(), 3);
+    }
+
+    #[test]
+    fn every_rule_of_a_table_is_listed_also_with_counters() {
+        let saved = Saved::parse("*nat\n:A - [0:0]\n[12:34] -A A -j X\n-A B -j Y\nCOMMIT\n");
+        let rules: Vec<_> = saved.rules(Table::Nat).collect();
+        assert_eq!(rules, [("A", "-j X"), ("B", "-j Y")]);
+        assert_eq!(saved.rules(Table::Filter).count(), 0);
     }
 
     #[test]
     fn rules_of_a_chain_need_not_stand_together() {
-        let observed = Observed::parse("*nat\n-A A -j X\n-A B -j Y\n-A A -j Z\n-A B -j W\nCOMMIT\n");
-        assert_eq!(observed.chain(Table::Nat, "A"), Some(&["-j X", "-j Z"][..]));
-        assert_eq!(observed.chain(Table::Nat, "B"), Some(&["-j Y", "-j W"][..]));
-    }
-
-    #[test]
-    fn targets_are_found() {
-        assert_eq!(
-            target("-m comment --comment \"x\" -j KUBE-SERVICES"),
-            Some("KUBE-SERVICES")
-        );
-        assert_eq!(
-            target("-j REJECT --reject-with icmp-port-unreachable"),
-            Some("REJECT")
-        );
-        assert_eq!(target("-m comment --comment \"x\""), None);
+        let saved = Saved::parse("*nat\n-A A -j X\n-A B -j Y\n-A A -j Z\n-A B -j W\nCOMMIT\n");
+        assert_eq!(saved.chain(Table::Nat, "A"), Some(&["-j X", "-j Z"][..]));
+        assert_eq!(saved.chain(Table::Nat, "B"), Some(&["-j Y", "-j W"][..]));
     }
 }

@@ -1,38 +1,18 @@
 //! Input for the restore program, remembering for every line whose it is.
 
-use std::fmt;
-
-use ferry_model::ServiceName;
-
 use super::chains::Chain;
-use super::names::Table;
-
-/// Whose rules they are.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Owner {
-    Node,
-    Service(ServiceName),
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Owner::Node => f.write_str("rules of the node"),
-            Owner::Service(name) => write!(f, "rules of service {name}"),
-        }
-    }
-}
+use super::{BASE_CHAINS, Table};
 
 /// Lines in a row that know their owners.
 #[derive(Clone, Debug, Default)]
-struct Lines {
+struct Lines<O> {
     text: String,
     /// Every owner, with where its lines end.
-    owners: Vec<(Owner, usize)>,
+    owners: Vec<(O, usize)>,
 }
 
-impl Lines {
-    fn push(&mut self, owner: &Owner, parts: &[&str]) {
+impl<O: Clone + Default + PartialEq> Lines<O> {
+    fn push(&mut self, owner: &O, parts: &[&str]) {
         parts.iter().for_each(|part| self.text.push_str(part));
         match self.owners.last_mut() {
             Some((last, end)) if last == owner => *end = self.text.len(),
@@ -49,7 +29,7 @@ impl Lines {
     }
 
     /// What stands together, and whose it is.
-    fn pieces(&self) -> impl Iterator<Item = (&Owner, &str)> {
+    fn pieces(&self) -> impl Iterator<Item = (&O, &str)> {
         let mut start = 0;
         self.owners.iter().map(move |(owner, end)| {
             let piece = &self.text[start..*end];
@@ -58,7 +38,7 @@ impl Lines {
         })
     }
 
-    fn without(&mut self, owner: &Owner) {
+    fn without(&mut self, owner: &O) {
         let mut rest = Lines::default();
         for (of, piece) in self.pieces().filter(|(of, _)| *of != owner) {
             rest.push(of, &[piece]);
@@ -67,7 +47,7 @@ impl Lines {
     }
 
     /// Whose line this is, counted from 0.
-    fn owner(&self, line: usize) -> Option<&Owner> {
+    fn owner(&self, line: usize) -> Option<&O> {
         let mut at = 0;
         self.pieces().find_map(|(owner, piece)| {
             at += newlines(piece);
@@ -82,27 +62,27 @@ fn newlines(text: &str) -> usize {
 
 /// One table's part: chains are declared (which empties those that exist), then filled and edited, then deleted.
 #[derive(Clone, Debug, Default)]
-struct Section {
-    declared: Lines,
-    rules: Lines,
+struct Section<O> {
+    declared: Lines<O>,
+    rules: Lines<O>,
     deleted: Vec<String>,
 }
 
-impl Section {
+impl<O: Clone + Default + PartialEq> Section<O> {
     fn is_empty(&self) -> bool {
         self.declared.is_empty() && self.rules.is_empty() && self.deleted.is_empty()
     }
 
     /// Lines of the document, those that open and commit the table included.
     fn lines(&self) -> usize {
-        match self.is_empty() {
-            true => 0,
-            false => self.declared.count() + self.rules.count() + self.deleted.len() + 2,
+        if self.is_empty() {
+            return 0;
         }
+        self.declared.count() + self.rules.count() + self.deleted.len() + 2
     }
 
     /// Whose line this is, counted from 0 at the line that opens the table.
-    fn owner(&self, line: usize) -> Option<&Owner> {
+    fn owner(&self, line: usize) -> Option<&O> {
         let line = line.checked_sub(1)?;
         let declared = self.declared.count();
         match line.checked_sub(declared) {
@@ -112,99 +92,146 @@ impl Section {
     }
 }
 
-/// Changes to several tables, each of them one transaction.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Document {
-    sections: [Section; 3],
+/// What happens to a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// It is added at the chain's end.
+    Append,
+    /// It is added at the chain's head.
+    Insert,
+    /// It is removed, by what it says: should it be gone already, the restore fails instead of removing another one.
+    Delete,
+}
+
+/// Changes to several tables, each of them one transaction. Lines belong to the default owner unless another is named.
+#[derive(Clone, Debug)]
+pub struct Document<O = ()> {
+    order: [Table; 3],
+    /// By table.
+    sections: [Section<O>; 3],
     chains: usize,
     added: usize,
     removed: usize,
-    /// Rules for chains of ours, by table.
+    /// Rules for other chains than base chains, by table.
     written: [usize; 3],
 }
 
-impl Document {
-    /// Makes a service's chain hold its rules and no others.
-    pub(super) fn chain(&mut self, owner: &Owner, chain: Chain<'_>) {
+impl<O: Default> Default for Document<O> {
+    fn default() -> Self {
+        Document::ordered(Table::ALL)
+    }
+}
+
+impl<O: Default> Document<O> {
+    /// One that commits its tables in this order.
+    pub fn ordered(order: [Table; 3]) -> Self {
+        Document {
+            order,
+            sections: Default::default(),
+            chains: 0,
+            added: 0,
+            removed: 0,
+            written: [0; 3],
+        }
+    }
+}
+
+impl<O: Clone + Default + PartialEq> Document<O> {
+    /// Makes an owner's chain hold its rules and no others.
+    pub fn chain(&mut self, table: Table, owner: &O, chain: Chain<'_>) {
         self.chains += 1;
         self.added += chain.count;
-        self.written[Table::Nat as usize] += chain.count;
-        let section = self.section(Table::Nat);
+        self.written[table as usize] += chain.count;
+        let section = self.section(table);
         section.declared.push(owner, &[chain.declaration]);
         section.rules.push(owner, &[chain.lines]);
     }
 
-    /// Makes a chain of the node hold these rules and no others.
-    pub(super) fn node_chain(&mut self, table: Table, name: &str, rules: &[String]) {
-        self.declare(table, &Owner::Node, name);
-        rules
-            .iter()
-            .for_each(|rule| self.append(table, &Owner::Node, name, rule));
+    /// Makes a chain hold these rules and no others.
+    pub fn fill(&mut self, table: Table, name: &str, rules: &[String]) {
+        self.declare(table, name);
+        rules.iter().for_each(|rule| self.append(table, name, rule));
     }
 
     /// Makes a chain that is empty, also if it was there and was not.
-    pub(super) fn declare(&mut self, table: Table, owner: &Owner, name: &str) {
+    pub fn declare(&mut self, table: Table, name: &str) {
         self.chains += 1;
-        self.section(table)
-            .declared
-            .push(owner, &[":", name, " - [0:0]\n"]);
+        let line = [":", name, " - [0:0]\n"];
+        self.section(table).declared.push(&O::default(), &line);
     }
 
-    /// Adds a rule at a chain's end.
-    pub(super) fn append(&mut self, table: Table, owner: &Owner, chain: &str, rule: &str) {
-        self.count(table, chain);
-        self.section(table)
-            .rules
-            .push(owner, &["-A ", chain, " ", rule, "\n"]);
+    pub fn append(&mut self, table: Table, chain: &str, rule: &str) {
+        self.rule(table, &O::default(), Command::Append, chain, rule);
     }
 
-    /// Adds a rule at a chain's head.
-    pub(super) fn insert(&mut self, table: Table, owner: &Owner, chain: &str, rule: &str) {
-        self.count(table, chain);
-        self.section(table)
-            .rules
-            .push(owner, &["-I ", chain, " ", rule, "\n"]);
+    pub fn insert(&mut self, table: Table, chain: &str, rule: &str) {
+        self.rule(table, &O::default(), Command::Insert, chain, rule);
     }
 
-    /// Removes a rule by what it says: should it be gone already, the restore fails instead of removing another one.
-    pub(super) fn remove(&mut self, table: Table, owner: &Owner, chain: &str, rule: &str) {
-        self.removed += 1;
-        self.section(table)
-            .rules
-            .push(owner, &["-D ", chain, " ", rule, "\n"]);
+    pub fn remove(&mut self, table: Table, chain: &str, rule: &str) {
+        self.rule(table, &O::default(), Command::Delete, chain, rule);
+    }
+
+    /// Adds or removes an owner's rule.
+    pub fn rule(&mut self, table: Table, owner: &O, command: Command, chain: &str, rule: &str) {
+        let option = match command {
+            Command::Append => "-A ",
+            Command::Insert => "-I ",
+            Command::Delete => "-D ",
+        };
+        if command == Command::Delete {
+            self.removed += 1;
+        } else {
+            self.added += 1;
+            self.written[table as usize] += usize::from(!BASE_CHAINS.contains(&chain));
+        }
+        let line = [option, chain, " ", rule, "\n"];
+        self.section(table).rules.push(owner, &line);
     }
 
     /// Empties and deletes a chain.
-    pub(super) fn delete(&mut self, table: Table, name: &str) {
-        self.declare(table, &Owner::Node, name);
+    pub fn delete(&mut self, table: Table, name: &str) {
+        self.declare(table, name);
         self.delete_empty(table, name);
     }
 
     /// Deletes a chain that is empty by now.
-    pub(super) fn delete_empty(&mut self, table: Table, name: &str) {
+    pub fn delete_empty(&mut self, table: Table, name: &str) {
         self.removed += 1;
         self.section(table).deleted.push(name.to_owned());
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.sections.iter().all(Section::is_empty)
     }
 
     /// Chains that are declared: what the nft program's time grows with the square of.
-    pub(super) fn chains(&self) -> usize {
+    pub fn chains(&self) -> usize {
         self.chains
     }
 
-    pub(super) fn added(&self) -> usize {
+    /// Rules that are added.
+    pub fn added(&self) -> usize {
         self.added
     }
 
-    pub(super) fn removed(&self) -> usize {
+    /// Rules and chains that are removed.
+    pub fn removed(&self) -> usize {
         self.removed
     }
 
+    /// Rules added to other chains than base chains; what was left out later counts too.
+    pub fn written(&self, table: Table) -> usize {
+        self.written[table as usize]
+    }
+
+    /// Rules of a table that are added or removed.
+    pub fn edits(&self, table: Table) -> usize {
+        self.sections[table as usize].rules.count()
+    }
+
     /// Leaves out everything of an owner.
-    pub(super) fn without(&mut self, owner: &Owner) {
+    pub fn without(&mut self, owner: &O) {
         for section in &mut self.sections {
             section.declared.without(owner);
             section.rules.without(owner);
@@ -212,53 +239,40 @@ impl Document {
     }
 
     /// Leaves out the tables that were committed before the one that this line, counted from 1, belongs to.
-    pub(super) fn without_committed(&mut self, line: usize) {
+    pub fn without_committed(&mut self, line: usize) {
         let mut at = 0;
-        for table in Table::ALL {
-            let lines = self.sections[table as usize].lines();
+        for table in self.order {
+            let section = self.section(table);
+            let lines = section.lines();
             at += lines;
             if lines > 0 && at < line {
-                self.sections[table as usize] = Section::default();
+                *section = Section::default();
             }
         }
     }
 
     /// Leaves a chain in place that could not be deleted.
-    pub(super) fn without_deletion(&mut self, name: &str) {
+    pub fn without_deletion(&mut self, name: &str) {
         for section in &mut self.sections {
             section.deleted.retain(|deleted| deleted != name);
         }
     }
 
-    /// Rules written to chains of ours; what was left out later counts too.
-    pub(super) fn written(&self, table: Table) -> usize {
-        self.written[table as usize]
-    }
-
-    fn count(&mut self, table: Table, chain: &str) {
-        self.added += 1;
-        self.written[table as usize] += usize::from(chain.starts_with("KUBE-"));
-    }
-
-    fn section(&mut self, table: Table) -> &mut Section {
+    fn section(&mut self, table: Table) -> &mut Section<O> {
         &mut self.sections[table as usize]
     }
 
     /// The text, in pieces.
-    pub(super) fn pieces(&self) -> Vec<&str> {
+    pub fn pieces(&self) -> Vec<&str> {
         let mut pieces = Vec::new();
-        for table in Table::ALL {
+        for table in self.order {
             let section = &self.sections[table as usize];
             if section.is_empty() {
                 continue;
             }
-            pieces.extend([
-                "*",
-                table.as_str(),
-                "\n",
-                &section.declared.text,
-                &section.rules.text,
-            ]);
+            let opening = ["*", table.as_str(), "\n"];
+            pieces.extend(opening);
+            pieces.extend([&*section.declared.text, &section.rules.text]);
             let deleted = section.deleted.iter();
             pieces.extend(deleted.flat_map(|name| ["-X ", name, "\n"]));
             pieces.push("COMMIT\n");
@@ -266,17 +280,16 @@ impl Document {
         pieces
     }
 
-    #[cfg(test)]
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         self.pieces().concat()
     }
 
     /// Whose line this is, counted from 1.
-    pub(super) fn owner(&self, line: usize) -> Option<Owner> {
+    pub fn owner(&self, line: usize) -> Option<&O> {
         let mut line = line.checked_sub(1)?;
-        for section in &self.sections {
+        for section in self.order.map(|table| &self.sections[table as usize]) {
             match line.checked_sub(section.lines()) {
-                None => return section.owner(line).cloned(),
+                None => return section.owner(line),
                 Some(rest) => line = rest,
             }
         }
@@ -291,7 +304,6 @@ mod tests {
 
     #[test]
     fn lines_know_their_owner() {
-        let service = |name| Owner::Service(ServiceName::new("ns", name));
         let mut chains = Chains::default();
         chains.begin("A");
         chains.rule(&["-j X"]);
@@ -300,29 +312,16 @@ mod tests {
         chains.rule(&["-j Z"]);
         let mut document = Document::default();
         for (name, chain) in ["a", "b"].into_iter().zip(chains.iter()) {
-            document.chain(&service(name), chain);
+            document.chain(Table::Nat, &Some(name), chain);
         }
-        document.insert(Table::Filter, &Owner::Node, "INPUT", "-j C");
+        document.insert(Table::Filter, "INPUT", "-j C");
         document.delete(Table::Nat, "OLD");
         let expected = "*filter\n-I INPUT -j C\nCOMMIT\n*nat\n:A - [0:0]\n:B - [0:0]\n:OLD - [0:0]\n\
                         -A A -j X\n-A A -j Y\n-A B -j Z\n-X OLD\nCOMMIT\n";
         assert_eq!(document.text(), expected);
         let owners: Vec<_> = (1..=12).map(|line| document.owner(line)).collect();
-        let (a, b, node) = (Some(service("a")), Some(service("b")), Some(Owner::Node));
-        let expected = [
-            None,
-            node.clone(),
-            None,
-            None,
-            a.clone(),
-            b.clone(),
-            node,
-            a.clone(),
-            a,
-            b,
-            None,
-            None,
-        ];
+        let (a, b, node) = (Some(&Some("a")), Some(&Some("b")), Some(&None));
+        let expected = [None, node, None, None, a, b, node, a, a, b, None, None];
         assert_eq!(owners, expected);
 
         let mut retried = document.clone();
@@ -331,7 +330,7 @@ mod tests {
         retried.without_committed(8);
         assert!(retried.text().starts_with("*nat"));
 
-        document.without(&service("a"));
+        document.without(&Some("a"));
         document.without_deletion("OLD");
         let expected = "*filter\n-I INPUT -j C\nCOMMIT\n*nat\n:B - [0:0]\n:OLD - [0:0]\n-A B -j Z\nCOMMIT\n";
         assert_eq!(document.text(), expected);
