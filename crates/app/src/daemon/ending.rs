@@ -6,13 +6,14 @@
 //! its connections to end. Then the program is replaced, under the process id that service managers know, and takes
 //! the sockets back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ferry_backends::Backend;
 use ferry_host::process::{self, StandIn};
-use tokio::signal::unix::{SignalKind, signal as listen};
+use tokio::signal::unix::SignalKind;
 
 use crate::modes::Mode;
 use crate::sync::{Signal, Stop};
@@ -21,6 +22,9 @@ use crate::sync::{Signal, Stop};
 const LINGER: Duration = Duration::from_secs(25);
 /// How long they may go on after a successor has taken over: as long as those to a removed endpoint.
 const LINGER_BEHIND_SUCCESSOR: Duration = Duration::from_secs(3600);
+/// How long what is under way may take to end after a signal where no connection goes through this process. Whatever is
+/// cut off is put right by the next start.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What is left to do.
@@ -32,34 +36,51 @@ pub(super) enum Ending {
     Again(Option<StandIn>),
 }
 
-/// The first signal that asked the daemon to end. A second one ends it at once.
+/// The signals that ask the daemon to end.
 #[derive(Debug, Default)]
-pub(super) struct Interrupts(OnceLock<(&'static str, Instant)>);
+pub(super) struct Interrupts {
+    first: OnceLock<(&'static str, Instant)>,
+    /// What goes through this process is worth waiting for.
+    relaying: AtomicBool,
+    /// Whoever waits for connections to end knows the signal.
+    finishing: AtomicBool,
+}
 
 impl Interrupts {
     /// Listens, on a thread of its own: signals count also when everything else has stopped. As the first process of a
-    /// container the daemon would ignore them otherwise.
+    /// container the daemon would ignore them otherwise. A second signal ends the daemon at once, and so does the first
+    /// where what is under way, such as a hung program or server, does not end in time. SIGUSR1 and SIGUSR2 mean
+    /// nothing, but would end a process that does not listen to them.
     pub(super) fn listen(signal: &Arc<Signal>) -> anyhow::Result<Arc<Self>> {
         let interrupts = Arc::new(Self::default());
         let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
+            .enable_all()
             .build()
             .context("listening for signals")?;
-        let (mut terminate, mut interrupt) = {
+        let listen = |kind| {
             let _in_runtime = runtime.enter();
-            (
-                listen(SignalKind::terminate()).context("listening for SIGTERM")?,
-                listen(SignalKind::interrupt()).context("listening for SIGINT")?,
-            )
+            tokio::signal::unix::signal(kind).context("listening for signals")
         };
+        let mut terminate = listen(SignalKind::terminate())?;
+        let mut interrupt = listen(SignalKind::interrupt())?;
+        let (mut user1, mut user2) = (
+            listen(SignalKind::user_defined1())?,
+            listen(SignalKind::user_defined2())?,
+        );
         let (told, signal) = (Arc::clone(&interrupts), Arc::clone(signal));
         let follow = async move {
             loop {
                 let name = tokio::select! {
                     _ = terminate.recv() => "SIGTERM",
                     _ = interrupt.recv() => "SIGINT",
+                    _ = user1.recv() => continue,
+                    _ = user2.recv() => continue,
+                    () = told.overdue() => {
+                        tracing::warn!("Ending in the middle of what is under way");
+                        std::process::exit(0);
+                    }
                 };
-                if told.0.set((name, Instant::now())).is_err() {
+                if told.first.set((name, Instant::now())).is_err() {
                     std::process::exit(0);
                 }
                 signal.stop(Stop::Signal(name));
@@ -71,13 +92,34 @@ impl Interrupts {
         Ok(interrupts)
     }
 
+    /// From now on connections go through this process.
+    pub(super) fn relaying(&self) {
+        self.relaying.store(true, Ordering::Relaxed);
+    }
+
+    /// Resolves when a signal has been there for too long without anybody acting on it.
+    async fn overdue(&self) {
+        let Some((_, since)) = self.first.get() else {
+            return std::future::pending().await;
+        };
+        let limit = if self.relaying.load(Ordering::Relaxed) {
+            LINGER
+        } else {
+            STOP_TIMEOUT
+        };
+        tokio::time::sleep_until((*since + limit).into()).await;
+        if self.finishing.load(Ordering::Relaxed) {
+            std::future::pending().await
+        }
+    }
+
     fn first(&self) -> Option<&'static str> {
-        self.0.get().map(|(name, _)| *name)
+        self.first.get().map(|(name, _)| *name)
     }
 
     /// A deadline, or an earlier one after a signal: SIGTERM leaves some time, SIGINT none.
     fn bring_forward(&self, deadline: Instant) -> Instant {
-        match self.0.get() {
+        match self.first.get() {
             None => deadline,
             Some(("SIGTERM", at)) => deadline.min(*at + LINGER),
             Some((_, at)) => *at,
@@ -86,6 +128,7 @@ impl Interrupts {
 
     /// Waits until it is done, for so long at most.
     fn wait(&self, limit: Duration, mut done: impl FnMut() -> bool) {
+        self.finishing.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + limit;
         while !done() && Instant::now() < self.bring_forward(deadline) {
             std::thread::sleep(POLL_INTERVAL);

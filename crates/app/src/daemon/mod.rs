@@ -30,6 +30,21 @@ use crate::config::Settings;
 use crate::sync::Stop;
 use ending::Ending;
 
+/// Why the daemon does not come as far as its loop.
+#[derive(Debug)]
+enum Halt {
+    /// It was told to stop.
+    Stopped(Stop),
+    /// It cannot go on.
+    Failed(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Halt {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 /// Does what the settings and the action ask; returns only when done or when it cannot go on.
 pub fn run(settings: Settings, action: Action) -> anyhow::Result<()> {
     let what_stays = if settings.mode.relays {

@@ -4,20 +4,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use ferry_model::{Family, Node};
 use ferry_sources::{Mailbox, NodeState};
 use ipnet::IpNet;
 
+use super::Halt;
 use crate::config::{DetectLocal, NodePortAddresses, Settings, Source};
 use crate::sync::Signal;
 
 /// How long the Node may take to exist with addresses; after that we go on without.
-const ADDRESSES: Duration = Duration::from_secs(30);
+const ADDRESSES_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long it may take to get its pod networks, where they are needed; after that we give up.
-const POD_CIDRS: Duration = Duration::from_secs(300);
+const POD_CIDRS_TIMEOUT: Duration = Duration::from_secs(300);
 /// How often a wait looks whether it should end.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The name of our Node: as configured, else the kernel's host name.
 pub(crate) fn name(settings: &Settings) -> anyhow::Result<Arc<str>> {
@@ -36,33 +37,25 @@ pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Ends a wait early.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Interrupted;
-
-/// Waits until the Node is known well enough to begin; `Err(Interrupted)` inside if told to stop meanwhile.
+/// Waits until the Node is known well enough to begin.
 pub(super) fn wait(
     settings: &Settings,
     name: &str,
     mailbox: &Mailbox,
     signal: &Signal,
-) -> anyhow::Result<Result<Option<Arc<Node>>, Interrupted>> {
+) -> Result<Option<Arc<Node>>, Halt> {
     let wait = |limit: Option<Duration>, enough: &dyn Fn(&NodeState) -> bool| {
         let until = limit.map(|limit| Instant::now() + limit);
         wait_for(mailbox, signal, until, enough)
     };
-    if wait(None, &|state| state.listed).is_none() {
-        return Ok(Err(Interrupted));
-    }
+    wait(None, &|state| state.listed)?;
     // Files do not come into being by themselves while we wait, and a Node that comes later is taken as it comes.
     if matches!(settings.source, Source::Manifests(_)) {
-        return Ok(Ok(mailbox.node().node));
+        return Ok(mailbox.node().node);
     }
     let has_addresses =
         |state: &NodeState| state.node.as_ref().is_some_and(|node| !node.addresses.is_empty());
-    let Some(state) = wait(Some(ADDRESSES), &has_addresses) else {
-        return Ok(Err(Interrupted));
-    };
+    let state = wait(Some(ADDRESSES_TIMEOUT), &has_addresses)?;
     match &state.node {
         None => tracing::error!(node = name, "Timed out waiting for node to exist"),
         Some(node) if node.addresses.is_empty() => {
@@ -73,37 +66,35 @@ pub(super) fn wait(
         }
     }
     if settings.detect_local != DetectLocal::NodeCidr {
-        return Ok(Ok(state.node));
+        return Ok(state.node);
     }
     let has_cidrs = |state: &NodeState| state.node.as_ref().is_some_and(|node| !node.pod_cidrs.is_empty());
-    let Some(state) = wait(Some(POD_CIDRS), &has_cidrs) else {
-        return Ok(Err(Interrupted));
-    };
+    let state = wait(Some(POD_CIDRS_TIMEOUT), &has_cidrs)?;
     let node = state
         .node
         .with_context(|| format!("timeout waiting for node {name:?} to exist"))?;
     if node.pod_cidrs.is_empty() {
-        bail!("timeout waiting for PodCIDR allocation on node {name:?}");
+        return Err(anyhow!("timeout waiting for PodCIDR allocation on node {name:?}").into());
     }
     tracing::info!(node = name, podCIDRs = ?node.pod_cidrs, "Successfully retrieved PodCIDRs");
-    Ok(Ok(Some(node)))
+    Ok(Some(node))
 }
 
-/// What is known once it is enough or the time is over; `None` if told to stop.
+/// What is known once it is enough or the time is over, unless told to stop.
 fn wait_for(
     mailbox: &Mailbox,
     signal: &Signal,
     until: Option<Instant>,
     enough: &dyn Fn(&NodeState) -> bool,
-) -> Option<NodeState> {
+) -> Result<NodeState, Halt> {
     loop {
-        let look = Instant::now() + LOOK;
+        let look = Instant::now() + POLL_INTERVAL;
         let state = mailbox.wait_for_node(Some(until.map_or(look, |until| until.min(look))), enough);
-        if signal.stopping().is_some() {
-            return None;
+        if let Some(stop) = signal.stopping() {
+            return Err(Halt::Stopped(stop));
         }
         if enough(&state) || until.is_some_and(|until| Instant::now() >= until) {
-            return Some(state);
+            return Ok(state);
         }
     }
 }

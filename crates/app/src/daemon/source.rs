@@ -1,5 +1,6 @@
 //! Where objects come from: starts following the API server or a directory.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use ferry_sources::Mailbox;
@@ -46,14 +47,25 @@ pub(crate) fn follow(
 
 /// How to reach the API server, and as whom.
 pub(super) fn connection(client: &ApiClient) -> Connection {
-    let version = env!("CARGO_PKG_VERSION");
-    let platform = format!("{}/{}", std::env::consts::OS, architecture());
+    let program = std::env::args_os().next().unwrap_or_default();
     Connection {
         kubeconfig: client.kubeconfig.clone(),
         master: client.master.clone(),
-        user_agent: format!("ferry/{version} ({platform}) kubernetes/{KUBERNETES_VERSION}"),
+        user_agent: user_agent(Path::new(&program)),
         qps: client.qps.unwrap_or(-1.0),
         burst: client.burst,
+    }
+}
+
+/// What the API server sees of us. Where the program stands in under kube-proxy's name, audit rules and priorities
+/// for that name fit.
+fn user_agent(program: &Path) -> String {
+    let platform = format!("{}/{}", std::env::consts::OS, architecture());
+    let version = env!("CARGO_PKG_VERSION");
+    if program.file_name().is_some_and(|name| name == "kube-proxy") {
+        format!("kube-proxy/{KUBERNETES_VERSION} ({platform}) ferry/{version}")
+    } else {
+        format!("ferry/{version} ({platform}) kubernetes/{KUBERNETES_VERSION}")
     }
 }
 
@@ -69,5 +81,19 @@ impl Following {
             ),
             Self::Manifests { .. } => Recorder::log_only(Arc::clone(metrics)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_agent_begins_with_the_name_that_the_program_was_started_by() {
+        let agent = |program: &str| user_agent(Path::new(program));
+        assert!(agent("/usr/local/bin/kube-proxy").starts_with("kube-proxy/v1.36.4 (linux/"));
+        assert!(agent("kube-proxy").ends_with(&format!(") ferry/{}", env!("CARGO_PKG_VERSION"))));
+        assert!(agent("/usr/local/bin/ferry").starts_with("ferry/"));
+        assert!(agent("").ends_with(" kubernetes/v1.36.4"));
     }
 }

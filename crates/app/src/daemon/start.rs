@@ -11,18 +11,17 @@ use ferry_host::process;
 use ferry_host::sysctl::Sysctls;
 use ferry_model::{Event as Fact, Family, Node, Planner};
 use ferry_sources::{Kind, Mailbox};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 
 use super::ending::{self, Ending, Interrupts};
-use super::servers::{OnFailure, Which, keep_open};
+use super::servers::Servers;
 use super::source::{self, Following};
-use super::{addresses, collectors, flows, node, options, platform, reload, takeover, tuning};
+use super::{Halt, addresses, collectors, flows, node, options, platform, reload, takeover, tuning};
 use crate::config::{NodeFacts, Settings, sanity};
-use crate::events::Event;
+use crate::events::{Event, Recorder};
 use crate::metrics::Metrics;
 use crate::modes::{Conntrack, Mode};
-use crate::servers::health::{self, Health};
-use crate::servers::metrics::{self, Exposed};
+use crate::servers::health::Health;
 use crate::servers::service_health::ServiceHealth;
 use crate::status;
 use crate::sync::{Board, Loop, Parts, Signal, Stop, Sweeper};
@@ -31,7 +30,6 @@ use crate::sync::{Board, Loop, Parts, Signal, Stop, Sweeper};
 struct Prepared {
     settings: Settings,
     name: Arc<str>,
-    runtime: Runtime,
     mailbox: Arc<Mailbox>,
     signal: Arc<Signal>,
     interrupts: Arc<Interrupts>,
@@ -40,20 +38,33 @@ struct Prepared {
     families: BTreeSet<Family>,
 }
 
+/// What is left of a loop that has ended.
+struct Served {
+    stop: Stop,
+    mode: Mode,
+    backend: Box<dyn Backend>,
+    interrupts: Arc<Interrupts>,
+}
+
 /// `--init-only`: everything that needs privileges, then nothing more.
 pub(super) fn prepare_only(settings: Settings) -> anyhow::Result<()> {
-    let Ok(prepared) = prepare(settings)? else {
-        return Ok(());
-    };
-    let mut planner = Planner::new(options::plan_options(
-        &prepared.settings,
-        Arc::clone(&prepared.name),
-    ));
-    planner.update([Fact::Node(prepared.mailbox.node().node)]);
-    open_backend(&prepared)?.prepare(planner.plan())?;
-    takeover::clean_up_other_modes(&prepared.settings);
-    tracing::info!("System initialized and --init-only specified");
-    Ok(())
+    let runtime = runtime()?;
+    let prepared = prepare(settings, &runtime).and_then(|prepared| {
+        let mut planner = Planner::new(options::plan_options(
+            &prepared.settings,
+            Arc::clone(&prepared.name),
+        ));
+        planner.update([Fact::Node(prepared.mailbox.node().node)]);
+        open_backend(&prepared)?.prepare(planner.plan())?;
+        takeover::clean_up_other_modes(&prepared.settings);
+        tracing::info!("System initialized and --init-only specified");
+        Ok(())
+    });
+    runtime.shutdown_background();
+    match prepared {
+        Ok(()) | Err(Halt::Stopped(_)) => Ok(()),
+        Err(Halt::Failed(error)) => Err(error),
+    }
 }
 
 /// Serves until told to stop.
@@ -61,19 +72,67 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Ending> {
     let started = SystemTime::now();
     process::reap_stand_in();
     process::raise_open_files_limit();
-    let prepared = match prepare(settings)? {
-        Ok(prepared) => prepared,
-        Err(Stop::Reconfigure(_)) => return Ok(Ending::Again(None)),
-        Err(stop) => return Ok(Ending::Over(stop)),
-    };
-    let mut backend = open_backend(&prepared)?;
-    if let Err(error) = process::set_oom_score_adj(prepared.settings.oom_score_adj) {
-        tracing::debug!(err = %error, "Failed to apply OOM score");
+    let runtime = runtime()?;
+    let served = prepare(settings, &runtime).and_then(|prepared| run(prepared, started, runtime.handle()));
+    // Before connections are waited for: a successor wants the ports of our servers. Nothing that hangs is waited for.
+    runtime.shutdown_background();
+    match served {
+        Ok(served) => Ok(ending::finish(
+            served.stop,
+            served.mode,
+            &*served.backend,
+            &served.interrupts,
+        )),
+        Err(Halt::Stopped(Stop::Reconfigure(_))) => Ok(Ending::Again(None)),
+        Err(Halt::Stopped(stop)) => Ok(Ending::Over(stop)),
+        Err(Halt::Failed(error)) => Err(error),
     }
+}
+
+fn runtime() -> anyhow::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("io")
+        .enable_all()
+        .build()
+        .context("starting the runtime")
+}
+
+/// Gets to know the Node, sets kernel parameters and checks what the kernel and its programs can do.
+fn prepare(settings: Settings, runtime: &Runtime) -> Result<Prepared, Halt> {
+    let name = node::name(&settings)?;
+    let mailbox = Arc::new(Mailbox::new(&Kind::ALL));
+    let signal = Arc::new(Signal::new(Arc::clone(&mailbox)));
+    let interrupts = Interrupts::listen(&signal)?;
+    // Only now: who reads this may send a signal.
+    tracing::info!(
+        version = settings.reported_version,
+        ferry = env!("CARGO_PKG_VERSION"),
+        "Version info"
+    );
+    let metrics = Arc::new(Metrics::new(settings.mode, collectors::build(&settings)));
+    let following = source::follow(&settings, &name, &mailbox, runtime)?;
+    let node = node::wait(&settings, &name, &mailbox, &signal)?;
+    tune(&settings)?;
+    let families = check_platform(&settings, node.as_deref())?;
+    Ok(Prepared {
+        settings,
+        name,
+        mailbox,
+        signal,
+        interrupts,
+        metrics,
+        following,
+        families,
+    })
+}
+
+/// Opens the backend and the servers, watches what may change, and runs the loop.
+fn run(prepared: Prepared, started: SystemTime, runtime: &Handle) -> Result<Served, Halt> {
+    let mut backend = open_backend(&prepared)?;
     let Prepared {
         settings,
         name,
-        runtime,
         mailbox,
         signal,
         interrupts,
@@ -81,45 +140,32 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Ending> {
         following,
         families,
     } = prepared;
+    if let Err(error) = process::set_oom_score_adj(settings.oom_score_adj) {
+        tracing::debug!(err = %error, "Failed to apply OOM score");
+    }
     let health = Arc::new(Health::new(settings.sync_period * 2));
-    let recorder = following.recorder(&metrics, runtime.handle());
+    let recorder = following.recorder(&metrics, runtime);
     let board = Arc::new(Board::default());
-    let on_failure = OnFailure {
-        hard: settings.bind_address_hard_fail,
-        recorder: recorder.clone(),
-        signal: Arc::clone(&signal),
+    let servers = Servers {
+        settings: &settings,
+        node: &name,
+        runtime,
+        mailbox: &mailbox,
+        health: &health,
+        metrics: &metrics,
+        recorder: &recorder,
+        signal: &signal,
     };
-    open_health(
-        &settings,
-        &name,
-        &health,
-        &metrics,
-        &mailbox,
-        &on_failure,
-        &runtime,
-    );
-    open_metrics(&settings, &name, started, &metrics, &on_failure, &runtime);
+    servers.open(started);
     collectors::register(&settings, &metrics, &mailbox, &families, &following, &signal);
-    status::serve(
-        &settings,
-        &name,
-        started,
-        &mailbox,
-        &board,
-        &signal,
-        runtime.handle(),
-    );
+    status::serve(&settings, &name, started, &mailbox, &board, &signal, runtime);
     reload::watch(&settings, &name, &metrics, &recorder, &signal)?;
     addresses::watch(Arc::clone(&signal))?;
-    recorder.record(Event::starting(&name));
-    if let Some(announcement) = settings.mode.announcement {
-        recorder.record(announcement(&name));
-    }
-    if let Some(mixed) = backend.mixed() {
-        recorder.record(Event::mixed_iptables(&name, mixed));
-    }
+    announce(settings.mode, &name, backend.mixed(), &recorder);
     let mode = settings.mode;
-    let sweeper = sweeper(mode, &metrics)?;
+    if mode.relays {
+        interrupts.relaying();
+    }
     let parts = Parts {
         mailbox,
         signal,
@@ -128,18 +174,31 @@ pub(super) fn serve(settings: Settings) -> anyhow::Result<Ending> {
         families,
         rhythm: options::rhythm(&settings),
         health: Arc::clone(&health),
+        sweeper: sweeper(mode, &metrics)?,
         metrics,
         recorder: recorder.clone(),
-        service_health: ServiceHealth::new(runtime.handle().clone(), health, recorder, name),
-        sweeper,
+        service_health: ServiceHealth::new(runtime.clone(), health, recorder, name),
         board,
         after_first_sync: Some(Box::new(move || takeover::clean_up_aside(settings))),
     };
     let (stop, backend) = Loop::new(parts).run();
-    drop(following);
-    // A successor wants the ports of our servers.
-    runtime.shutdown_background();
-    Ok(ending::finish(stop, mode, &*backend, &interrupts))
+    Ok(Served {
+        stop,
+        mode,
+        backend,
+        interrupts,
+    })
+}
+
+/// Tells the cluster that the daemon serves, and what is remarkable about that.
+fn announce(mode: Mode, node: &Arc<str>, mixed_iptables: Option<String>, recorder: &Recorder) {
+    recorder.record(Event::starting(node));
+    if let Some(announcement) = mode.announcement {
+        recorder.record(announcement(node));
+    }
+    if let Some(mixed) = mixed_iptables {
+        recorder.record(Event::mixed_iptables(node, mixed));
+    }
 }
 
 fn open_backend(prepared: &Prepared) -> anyhow::Result<Box<dyn Backend>> {
@@ -156,116 +215,6 @@ fn sweeper(mode: Mode, metrics: &Arc<Metrics>) -> anyhow::Result<Option<Sweeper>
         Conntrack::Swept => flows::Table::default(),
     };
     Ok(Some(Sweeper::start(table, Arc::clone(metrics))?))
-}
-
-fn open_health(
-    settings: &Settings,
-    name: &Arc<str>,
-    health: &Arc<Health>,
-    metrics: &Arc<Metrics>,
-    mailbox: &Arc<Mailbox>,
-    on_failure: &OnFailure,
-    runtime: &Runtime,
-) {
-    let Some(address) = settings.healthz_bind_address else {
-        return;
-    };
-    let (health, metrics, mailbox) = (Arc::clone(health), Arc::clone(metrics), Arc::clone(mailbox));
-    let handle = runtime.handle().clone();
-    let open = move || {
-        let mailbox = Arc::clone(&mailbox);
-        let eligible = move || mailbox.node().node.is_some_and(|node| node.eligible);
-        health::start(
-            address,
-            Arc::clone(&health),
-            eligible,
-            Arc::clone(&metrics),
-            &handle,
-        )
-    };
-    keep_open(
-        Which::Health,
-        address,
-        Arc::clone(name),
-        on_failure.clone(),
-        runtime.handle(),
-        open,
-    );
-}
-
-fn open_metrics(
-    settings: &Settings,
-    name: &Arc<str>,
-    started: SystemTime,
-    metrics: &Arc<Metrics>,
-    on_failure: &OnFailure,
-    runtime: &Runtime,
-) {
-    let Some(address) = settings.metrics_bind_address else {
-        return;
-    };
-    let exposed = Arc::new(Exposed {
-        mode: settings.mode,
-        metrics: Arc::clone(metrics),
-        configz: settings.configz.clone(),
-        flags: settings.flagz.clone(),
-        flagz: settings.gates.enabled("ComponentFlagz"),
-        statusz: settings.gates.enabled("ComponentStatusz"),
-        profiling: settings.profiling,
-        started,
-        set_verbosity: Box::new(crate::logging::set_verbosity),
-    });
-    let handle = runtime.handle().clone();
-    let open = move || metrics::start(address, Arc::clone(&exposed), &handle);
-    keep_open(
-        Which::Metrics,
-        address,
-        Arc::clone(name),
-        on_failure.clone(),
-        runtime.handle(),
-        open,
-    );
-}
-
-/// Steps 3 to 13 of the start: name, client, Node, kernel parameters, checks. `Err(stop)` inside if told to stop.
-fn prepare(settings: Settings) -> anyhow::Result<Result<Prepared, Stop>> {
-    let name = node::name(&settings)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("io")
-        .enable_all()
-        .build()
-        .context("starting the runtime")?;
-    let mailbox = Arc::new(Mailbox::new(&Kind::ALL));
-    let signal = Arc::new(Signal::new(Arc::clone(&mailbox)));
-    let interrupts = Interrupts::listen(&signal)?;
-    // Only now: who reads this may send a signal.
-    tracing::info!(
-        version = settings.reported_version,
-        ferry = env!("CARGO_PKG_VERSION"),
-        "Version info"
-    );
-    let metrics = Arc::new(Metrics::new(settings.mode, collectors::build(&settings)));
-    let following = source::follow(&settings, &name, &mailbox, &runtime)?;
-    let node = match node::wait(&settings, &name, &mailbox, &signal)? {
-        Ok(node) => node,
-        Err(node::Interrupted) => {
-            return Ok(Err(signal.stopping().unwrap_or(Stop::Signal("unknown"))));
-        }
-    };
-    tune(&settings)?;
-    let families = check_platform(&settings, node.as_deref())?;
-    Ok(Ok(Prepared {
-        settings,
-        name,
-        runtime,
-        mailbox,
-        signal,
-        interrupts,
-        metrics,
-        following,
-        families,
-    }))
 }
 
 fn tune(settings: &Settings) -> anyhow::Result<()> {

@@ -4,6 +4,7 @@
 mod clients;
 mod house;
 mod relayed;
+mod signals;
 
 use house::{House, load_balancer, service, slice};
 use serde_json::json;
