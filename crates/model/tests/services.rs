@@ -298,6 +298,20 @@ fn service_networks_count_once_whoever_names_them() {
         [net("10.96.0.0/12")],
         "another object still names it"
     );
+    planner.update([cidr("a", Some(&["192.0.0.0/8", "10.96.0.0/12"]))]);
+    let node = |addresses: &[&str]| {
+        let addresses = addresses.iter().map(|address| ip(address)).collect();
+        Event::Node(Some(std::sync::Arc::new(Node {
+            addresses,
+            ..Node::default()
+        })))
+    };
+    planner.update([node(&["192.0.2.10"])]);
+    assert_eq!(
+        v4(&planner),
+        [net("10.96.0.0/12")],
+        "not only services live where the node does"
+    );
     planner.update([cidr("a", None)]);
     assert!(v4(&planner).is_empty());
 }

@@ -59,7 +59,9 @@ fn it_survives_cut_watches_expired_versions_and_a_server_that_goes_away() {
     house.api.apply([service("a", "10.96.0.1")]).unwrap();
     house.api.pause();
     let mut daemon = house.daemon(&[]);
-    house.wait("a complaint", || house.log().contains("cannot follow"));
+    house.wait("a complaint", || {
+        house.log().contains("API server is not available")
+    });
     assert!(
         house.node.sh("nft list table ip kube-proxy").is_err(),
         "nothing is written before the list"

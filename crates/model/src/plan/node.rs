@@ -42,6 +42,8 @@ pub(super) fn plan_node(options: &PlanOptions, snapshot: &Snapshot) -> NodePlan 
                     .iter()
                     .copied()
                     .filter(|c| Family::of_net(c) == family)
+                    // Whatever answers in a network where we live ourselves, it is not only services.
+                    .filter(|c| node_ip.is_none_or(|ip| !c.contains(&ip)))
                     .collect(),
                 addresses,
             }

@@ -29,6 +29,16 @@ pub fn parse_cidr(text: &str) -> Option<IpNet> {
     }
 }
 
+/// The addresses that the API server refuses for endpoints and external IPs: loopback, link-local, multicast and
+/// unspecified ones. To send traffic there, or to take it over, would harm the node.
+pub(super) fn is_special(address: IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    link_local || address.is_unspecified() || address.is_loopback() || address.is_multicast()
+}
+
 fn parse_decimal(text: &str) -> Option<u8> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok())?

@@ -14,6 +14,9 @@ use crate::objects;
 /// Set by the cluster autoscaler on a node that it is about to remove.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
+/// Traffic to a service network that no Service answers is refused: 0.0.0.0/0 would cut the node off.
+const SHORTEST_PREFIX: u8 = 8;
+
 pub fn node(object: &objects::Node, interner: &Interner) -> Converted<Node> {
     let mut report = Report::new("Node", &object.metadata);
     let spec = &object.spec;
@@ -71,7 +74,15 @@ fn addresses(status: &objects::NodeStatus, report: &mut Report) -> Vec<IpAddr> {
 /// The networks of a ServiceCIDR object.
 pub fn service_cidr(object: &objects::ServiceCidr) -> Converted<Vec<IpNet>> {
     let mut report = Report::new("ServiceCIDR", &object.metadata);
-    let fact = networks("spec.cidrs", &object.spec.cidrs, &mut report);
+    let mut fact = networks("spec.cidrs", &object.spec.cidrs, &mut report);
+    fact.retain(|net| {
+        let is_sane = net.prefix_len() >= SHORTEST_PREFIX;
+        if !is_sane {
+            let reason = format!("{net} is too large: more than services live there");
+            report.skip("spec.cidrs", reason);
+        }
+        is_sane
+    });
     report.finish(fact)
 }
 

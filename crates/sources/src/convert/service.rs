@@ -7,7 +7,7 @@ use ferry_model::{Family, Service, ServiceName, ServicePort, ServiceType, Traffi
 use ipnet::IpNet;
 
 use super::annotations::options;
-use super::ip::{parse_cidr, parse_ip};
+use super::ip::{is_special, parse_cidr, parse_ip};
 use super::report::Report;
 use super::text::{check_port_name, port_number, protocol};
 use super::{Converted, Interner};
@@ -122,7 +122,9 @@ fn cluster_ip(
 ) -> Option<IpAddr> {
     let reason = match (parse_ip(text), family) {
         (None, _) => format!("{} is not an IP address", quote(text)),
-        (Some(address), _) if address.is_unspecified() => format!("{address} cannot be served"),
+        (Some(address), _) if address.is_unspecified() || address.is_loopback() || address.is_multicast() => {
+            format!("{address} cannot be served")
+        }
         (Some(address), Some(family)) if Family::of(address) != family => {
             format!("{address} is not of its ipFamily {family}")
         }
@@ -213,15 +215,6 @@ fn external_ips(spec: &ServiceSpec, report: &mut Report) -> Vec<IpAddr> {
     found
 }
 
-/// The addresses that the API server refuses as external ones; to take them over would harm the node.
-fn is_special(address: IpAddr) -> bool {
-    let link_local = match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
-    link_local || address.is_unspecified() || address.is_loopback() || address.is_multicast()
-}
-
 fn load_balancer_ips(status: &objects::ServiceStatus, report: &mut Report) -> Vec<IpAddr> {
     let ingress = &status.load_balancer.ingress;
     let mut found = Vec::with_capacity(ingress.len());
@@ -245,7 +238,9 @@ fn load_balancer_ips(status: &objects::ServiceStatus, report: &mut Report) -> Ve
             }
         }
         match parse_ip(&entry.ip) {
-            Some(address) if address.is_unspecified() => skip("ip", format!("{address} cannot be served")),
+            Some(address) if is_special(address) => {
+                skip("ip", format!("{address} is not an address of the outside"));
+            }
             Some(address) if !found.contains(&address) => found.push(address),
             Some(_) => {}
             None => skip("ip", format!("{} is not an IP address", quote(&entry.ip))),

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use ferry_model::{EndpointSlice, Family, Hints, ServiceName, SliceEndpoint, SliceName, SlicePort};
 use k8s_openapi::jiff::Timestamp;
 
-use super::ip::parse_ip;
+use super::ip::{is_special, parse_ip};
 use super::report::Report;
 use super::text::{check_name, check_port_name, port_number, protocol};
 use super::{Converted, Interner};
@@ -71,15 +71,19 @@ fn convert(
 }
 
 fn address(text: Option<&String>, family: Family) -> Result<IpAddr, String> {
-    let text = text.ok_or("is empty")?;
+    let address = endpoint_address(text.ok_or("is empty")?)?;
+    if Family::of(address) != family {
+        return Err(format!("{address} is not of the slice's addressType {family}"));
+    }
+    Ok(address)
+}
+
+fn endpoint_address(text: &str) -> Result<IpAddr, String> {
     let address = parse_ip(text).ok_or_else(|| format!("{} is not an IP address", quote(text)))?;
-    if address.is_unspecified() {
-        return Err(format!("{address} cannot be reached"));
+    if is_special(address) {
+        return Err(format!("{address} cannot be an endpoint"));
     }
-    match Family::of(address) == family {
-        true => Ok(address),
-        false => Err(format!("{address} is not of the slice's addressType {family}")),
-    }
+    Ok(address)
 }
 
 fn slice_endpoint(
@@ -192,13 +196,12 @@ fn subset(
     ];
     for (list, addresses, ready) in lists {
         for (position, address) in addresses.iter().enumerate() {
-            let Some(ip) = parse_ip(&address.ip).filter(|ip| !ip.is_unspecified()) else {
-                let field = format_args!("subsets[{index}].{list}[{position}].ip");
-                report.skip(
-                    field,
-                    format!("{} is not an IP address that can be reached", quote(&address.ip)),
-                );
-                continue;
+            let ip = match endpoint_address(&address.ip) {
+                Ok(ip) => ip,
+                Err(reason) => {
+                    report.skip(format_args!("subsets[{index}].{list}[{position}].ip"), reason);
+                    continue;
+                }
             };
             of_family[usize::from(ip.is_ipv6())].push(SliceEndpoint {
                 address: ip,

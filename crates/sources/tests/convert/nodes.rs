@@ -104,6 +104,48 @@ fn service_cidrs() {
     );
 }
 
+/// Traffic to a service network that no Service answers is refused, so it had better not be the whole world.
+#[test]
+fn service_cidrs_that_are_too_large_are_left_out() {
+    let cidrs = [
+        "0.0.0.0/0",
+        "::/0",
+        "128.0.0.0/1",
+        "2000::/3",
+        "10.0.0.0/8",
+        "fd00::/8",
+    ];
+    let object = json!({"metadata": {"name": "k"}, "spec": {"cidrs": cidrs}});
+    let Ok(Object::ServiceCidr(object)) = Object::from_value(Shape::ServiceCidr, &object) else {
+        unreachable!()
+    };
+    let converted = convert::service_cidr(&object);
+    assert_eq!(texts(&converted.fact), ["10.0.0.0/8", "fd00::/8"]);
+    assert_eq!(converted.skipped.len(), 4);
+    assert_eq!(
+        reasons(&converted)[0],
+        "ServiceCIDR k: spec.cidrs: 0.0.0.0/0 is too large: more than services live there"
+    );
+}
+
+/// An object may repeat itself in what is wrong with it, but not at any length.
+#[test]
+fn reasons_are_short_whatever_the_object_says() {
+    let long = "x".repeat(3 << 20);
+    let object = json!({"metadata": {"name": "a", "annotations": {"ferry.dev/".to_owned() + &long: long}},
+        "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": long}]}});
+    let unreadable = Object::from_value(Shape::Service, &object).unwrap_err();
+    assert!(unreadable.reason.len() < 400, "{} bytes", unreadable.reason.len());
+    let object = json!({"metadata": {"name": "a", "annotations": {"ferry.dev/".to_owned() + &long: long}},
+        "spec": {"clusterIP": long, "type": long, "ports": [{"port": 1, "name": long}]}});
+    let Ok(Object::Service(object)) = Object::from_value(Shape::Service, &object) else {
+        unreachable!()
+    };
+    for line in reasons(&convert::service(&object, &Interner::default())) {
+        assert!(line.len() < 700, "{} bytes", line.len());
+    }
+}
+
 #[test]
 fn objects_that_cannot_be_read_still_tell_whose_they_are() {
     let read = |json: &str| Object::from_json(Shape::Service, json.as_bytes()).unwrap_err();

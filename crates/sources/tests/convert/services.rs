@@ -270,6 +270,19 @@ fn load_balancer_ips() {
         ]
     );
     assert_eq!(texts(&converted.fact.unwrap().load_balancer_ips), ["10.1.2.5"]);
+    // To take these over would take ports of the node itself, or what nobody may have.
+    let special = [
+        "127.0.0.1",
+        "169.254.169.254",
+        "224.0.0.1",
+        "0.0.0.0",
+        "::1",
+        "fe80::1",
+        "ff02::1",
+    ];
+    let converted = ingress(special.iter().map(|ip| json!({"ip": ip})).collect());
+    assert_eq!(converted.skipped.len(), special.len());
+    assert!(converted.fact.unwrap().load_balancer_ips.is_empty());
     // Addresses count whatever the type.
     let status = json!({"loadBalancer": {"ingress": [{"ip": "10.1.2.4"}]}});
     let fact = good(service(json!({"clusterIP": "10.0.0.1"}), status));

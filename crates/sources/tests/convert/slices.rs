@@ -139,6 +139,47 @@ fn bad_parts_of_slices_do_not_spoil_good_ones() {
     assert_eq!((fact.ports.len(), fact.endpoints.len()), (1, 1));
 }
 
+/// What the API server refuses for endpoints: traffic that is sent there stays on the node, or harms it.
+#[test]
+fn special_addresses_are_no_endpoints() {
+    let refused = |addresses: &[&str], family: &str| {
+        let endpoints: Vec<Value> = addresses.iter().map(|a| json!({"addresses": [a]})).collect();
+        let converted = slice(json!({
+            "metadata": {"namespace": "ns", "name": "svc-1", "labels": {"kubernetes.io/service-name": "svc"}},
+            "addressType": family, "ports": [], "endpoints": endpoints,
+        }));
+        assert!(converted.fact.as_ref().unwrap().endpoints.is_empty());
+        let subsets: Vec<Value> = addresses
+            .iter()
+            .map(|a| json!({"addresses": [{"ip": a}]}))
+            .collect();
+        let object = json!({"metadata": {"namespace": "ns", "name": "svc"}, "subsets": subsets});
+        let Ok(Object::Endpoints(object)) = Object::from_value(Shape::Endpoints, &object) else {
+            unreachable!()
+        };
+        assert!(convert::endpoints(&object, &Interner::default()).fact.is_empty());
+        reasons(&converted)
+    };
+    let v4 = [
+        "127.0.0.1",
+        "169.254.169.254",
+        "224.0.0.1",
+        "239.1.1.1",
+        "0.0.0.0",
+    ];
+    let v6 = ["::1", "fe80::1", "ff02::1", "::"];
+    for (addresses, family) in [(&v4[..], "IPv4"), (&v6[..], "IPv6")] {
+        let expected: Vec<String> = addresses
+            .iter()
+            .enumerate()
+            .map(|(n, a)| {
+                format!("EndpointSlice ns/svc-1: endpoints[{n}].addresses: {a} cannot be an endpoint")
+            })
+            .collect();
+        assert_eq!(refused(addresses, family), expected);
+    }
+}
+
 #[test]
 fn a_thousand_bad_endpoints_are_one_problem() {
     let endpoints: Vec<Value> = (0..1000)
@@ -169,9 +210,7 @@ fn endpoints_become_slices() {
     let converted = convert::endpoints(&object, &Interner::default());
     assert_eq!(
         reasons(&converted),
-        [
-            r#"Endpoints ns/svc: subsets[0].notReadyAddresses[1].ip: "bad" is not an IP address that can be reached"#
-        ]
+        [r#"Endpoints ns/svc: subsets[0].notReadyAddresses[1].ip: "bad" is not an IP address"#]
     );
     let slices: Vec<_> = converted
         .fact
