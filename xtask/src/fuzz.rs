@@ -35,6 +35,11 @@ impl Args {
             grow: false,
         }
     }
+
+    /// What gives these arguments, without naming targets.
+    pub(crate) fn command_line(&self) -> String {
+        format!("cargo xtask fuzz --seconds {}", self.seconds)
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {

@@ -15,6 +15,8 @@ mod shell;
 mod test;
 mod vm;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -54,8 +56,18 @@ enum Command {
     Ci,
 }
 
-fn main() -> Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
         Command::Check => check::run(),
         Command::Test(args) => test::run(&args),
         Command::Netns(args) => test::netns(&args),
@@ -65,10 +77,7 @@ fn main() -> Result<()> {
         Command::Lab(command) => lab::run(&command),
         Command::Monitoring(args) => monitoring::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
-        Command::Ci => {
-            check::run()?;
-            test::run(&test::Args::default())
-        }
+        Command::Ci => test::ci(),
     }
 }
 
@@ -85,6 +94,8 @@ mod tests {
             "bench --services 100 --peer /bin/kube-proxy",
             "test --no-vm -- filter",
             "netns -- nftables::",
+            "vm --engine qemu",
+            "vm --kernel user-mode-linux -- uname -r",
             "fuzz config --seconds 5",
             "lab api --services 3",
         ] {

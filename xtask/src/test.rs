@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::{fuzz, monitoring, packages, shell, vm};
+use crate::{check, fuzz, monitoring, packages, shell, vm};
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
@@ -24,14 +24,33 @@ pub(crate) struct NetnsArgs {
 /// The packet table waits more than it works, so its cases share the cores.
 const PACKET_THREADS: &str = "--test-threads=6";
 
-/// Runs every tier, also after one has failed.
+/// A tier that failed, and the command that runs it alone.
+struct Failed {
+    tier: &'static str,
+    alone: String,
+}
+
+/// What the CI runs. What the machine can do is found out and said before anything else.
+pub(crate) fn ci() -> Result<()> {
+    let engine = prepare(&Args::default())?;
+    check::run()?;
+    tiers(&Args::default(), engine)
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
-    prepare()?;
+    let engine = prepare(args)?;
+    tiers(args, engine)
+}
+
+/// Runs every tier, also after one has failed.
+fn tiers(args: &Args, engine: Option<vm::Engine>) -> Result<()> {
+    build()?;
     let mut failed = Vec::new();
-    let mut tier = |name: &str, result: Result<()>| {
+    let mut tier = |tier: &'static str, alone: &str, result: Result<()>| {
         if let Err(e) = result {
-            eprintln!("{name}: {e:#}");
-            failed.push(name.to_owned());
+            eprintln!("{tier}: {e:#}");
+            let alone = alone.to_owned();
+            failed.push(Failed { tier, alone });
         }
     };
     let most = [
@@ -44,27 +63,41 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ];
     tier(
         "unit, golden, kernel and api tests",
+        "cargo test --workspace --exclude ferry-netns --no-fail-fast",
         shell::run(shell::cargo().args(most).args(&args.rest)),
     );
-    tier("packet table", packets(&args.rest));
+    tier("packet table", "cargo xtask netns", packets(&args.rest));
     if args.rest.is_empty() {
-        tier("fuzz targets", fuzz::run(&fuzz::Args::short()));
+        let short = fuzz::Args::short();
+        tier("fuzz targets", &short.command_line(), fuzz::run(&short));
         tier(
             "dashboards and alerts",
+            "cargo xtask monitoring",
             monitoring::run(&monitoring::Args::default()),
         );
     }
-    if !args.no_vm {
-        tier("virtual machine", vm::run(&vm::Args::default()));
+    if let Some(engine) = engine {
+        let args = vm::Args::with(engine);
+        tier("virtual machine", &args.command_line(), vm::run(&args));
     }
-    if !failed.is_empty() {
-        bail!("failed: {}", failed.join(", "));
+    verdict(&failed)
+}
+
+/// The last line of the output.
+fn verdict(failed: &[Failed]) -> Result<()> {
+    if failed.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let told: Vec<String> = failed
+        .iter()
+        .map(|Failed { tier, alone }| format!("{tier} (alone: {alone})"))
+        .collect();
+    bail!("failed: {}", told.join("; "));
 }
 
 pub(crate) fn netns(args: &NetnsArgs) -> Result<()> {
-    prepare()?;
+    tools()?;
+    build()?;
     packets(&args.rest)
 }
 
@@ -74,12 +107,47 @@ fn packets(rest: &[String]) -> Result<()> {
     shell::run(shell::cargo().args(command).args(rest))
 }
 
-/// Tools, and the `ferry` program that tests start.
-fn prepare() -> Result<()> {
+/// Tools, and the engine of the virtual machine, unless that is left out.
+fn prepare(args: &Args) -> Result<Option<vm::Engine>> {
+    tools()?;
+    (!args.no_vm)
+        .then(|| vm::choose(&vm::Args::default()))
+        .transpose()
+}
+
+fn tools() -> Result<()> {
     packages::ensure()?;
     let id = shell::output(std::process::Command::new("id").arg("-u"))?;
     if id.trim_ascii() != b"0" {
         bail!("the tests make network namespaces and need root");
     }
+    Ok(())
+}
+
+/// The `ferry` program that tests start.
+fn build() -> Result<()> {
     shell::run(shell::cargo().args(["build", "--package", "ferry-app"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Failed, verdict};
+
+    #[test]
+    fn a_failed_tier_is_told_with_the_way_to_run_it_alone() {
+        let failed = |tier, alone: &str| Failed {
+            tier,
+            alone: alone.to_owned(),
+        };
+        let told = verdict(&[
+            failed("packet table", "cargo xtask netns"),
+            failed("virtual machine", "cargo xtask vm --engine qemu"),
+        ]);
+        assert_eq!(
+            told.unwrap_err().to_string(),
+            "failed: packet table (alone: cargo xtask netns); \
+             virtual machine (alone: cargo xtask vm --engine qemu)"
+        );
+        assert!(verdict(&[]).is_ok());
+    }
 }

@@ -14,22 +14,24 @@ mod scale;
 
 use std::process::ExitCode;
 
-use cases::{Guest, Room, Wanted};
+use cases::{Room, Share, Wanted};
 
 fn main() -> ExitCode {
     let Some(wanted) = Wanted::parse(std::env::args().skip(1).collect()) else {
-        eprintln!("usage: ferry-vm-tests [--share stock|user-mode | PART-OF-A-NAME...]");
+        eprintln!(
+            "usage: ferry-vm-tests [--share nf-tables|legacy [--claims DIRECTORY] | PART-OF-A-NAME...]"
+        );
         return ExitCode::from(2);
     };
     let in_company = [
-        cases::of(host::CASES, &[Guest::Stock]),
-        cases::of(backend::CASES, &[Guest::UserMode]),
-        cases::of(draining::CASES, &[Guest::UserMode]),
+        cases::of(host::CASES, &[Share::NfTables]),
+        cases::of(backend::CASES, &[Share::Legacy]),
+        cases::of(draining::CASES, &[Share::Legacy]),
         packets::recorded(),
     ];
     // Cases that watch the clock: in company an emulated machine is too slow for any promise.
     let alone = [
-        cases::of(scale::CASES, &[Guest::UserMode]),
+        cases::of(scale::CASES, &[Share::Legacy]),
         packets::live(),
         vec![packets::switch()],
     ];

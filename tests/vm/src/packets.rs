@@ -4,7 +4,7 @@
 use ferry_lab::oracle;
 use ferry_netns::{self as table, Mode, random};
 
-use crate::cases::{Guest, RoomCase};
+use crate::cases::{RoomCase, Share};
 
 type Live = (&'static str, fn(Mode) -> anyhow::Result<()>);
 
@@ -26,8 +26,8 @@ const MODES: [(Mode, oracle::Mode); 3] = [
     (Mode::Iptables, oracle::Mode::Iptables),
 ];
 
-/// Something of every kind of rule: what modes that have had their whole table in the user-mode guest, with the older
-/// kind of iptables, show with the newer kind too.
+/// Something of every kind of rule: what modes that have their whole table with the older kind of iptables show with the
+/// newer kind too.
 const EVERY_KIND: &[&str] = &[
     "clusterip",
     "dual-stack",
@@ -40,12 +40,12 @@ const EVERY_KIND: &[&str] = &[
     "udp-stale-endpoint",
 ];
 
-/// The guests in which a recorded scenario runs. Only the stock kernel has nf_tables.
-fn guests(mode: Mode, scenario: &str) -> &'static [Guest] {
+/// The shares that a case belongs to.
+fn shares(mode: Mode, scenario: &str) -> &'static [Share] {
     match mode {
-        Mode::Nftables => &[Guest::Stock],
-        _ if EVERY_KIND.contains(&scenario) => Guest::BOTH,
-        _ => &[Guest::UserMode],
+        Mode::Nftables => &[Share::NfTables],
+        _ if EVERY_KIND.contains(&scenario) => Share::BOTH,
+        _ => &[Share::Legacy],
     }
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn recorded() -> Vec<RoomCase> {
             let name = scenario.name.clone();
             cases.push(RoomCase {
                 name: format!("packets::{}::{name}", mode.as_str()),
-                guests: guests(mode, &name),
+                shares: shares(mode, &name),
                 run: Box::new(move || table::recorded::run(mode, &name).unwrap()),
             });
         }
@@ -69,7 +69,7 @@ pub(crate) fn recorded() -> Vec<RoomCase> {
 pub(crate) fn switch() -> RoomCase {
     RoomCase {
         name: "packets::ipvs::switch".to_owned(),
-        guests: &[Guest::UserMode],
+        shares: &[Share::Legacy],
         run: Box::new(|| {
             table::switch::modes(&[Mode::Iptables, Mode::Ipvs, Mode::Iptables, Mode::Ipvs]).unwrap()
         }),
@@ -79,7 +79,7 @@ pub(crate) fn switch() -> RoomCase {
 pub(crate) fn live() -> Vec<RoomCase> {
     let case = |mode: Mode, (name, case): Live| RoomCase {
         name: format!("packets::{}::{name}", mode.as_str()),
-        guests: guests(mode, name),
+        shares: shares(mode, name),
         run: Box::new(move || case(mode).unwrap()),
     };
     MODES

@@ -1,12 +1,13 @@
 //! One run of the guest: start it, carry its output, keep its time, return the command's exit code.
 //!
 //! Two engines. QEMU emulates (TCG): slower, but a whole stock kernel with nf_tables, SCTP and BTF, so every backend's
-//! tests run there; it is the default. user-mode-linux is two to three times quicker, and has IPVS but no nf_tables.
+//! tests run there; it is the default. user-mode-linux is three to four times quicker, and has IPVS but no nf_tables.
 //! KVM is never probed for: where it exists without really working, a guest hangs.
 
 use super::guest;
 use super::packages::{Emulator, Kernel};
 use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -15,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The exit codes of a run that never got a result from the command, as `timeout` and containers use them.
-pub(super) const OUT_OF_TIME: u8 = 124;
-pub(super) const NO_RESULT: u8 = 125;
+const OUT_OF_TIME: u8 = 124;
+const NO_RESULT: u8 = 125;
 
 #[derive(Debug)]
 pub(super) struct Machine {
@@ -30,14 +31,65 @@ pub(super) struct Machine {
     pub label: Option<String>,
 }
 
-/// Run a command in the guest with `work` shared read-write at its own path.
+/// How a run of the guest ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The command ended with this code.
+    Command(u8),
+    /// The guest was stopped at its time limit.
+    OutOfTime(Console),
+    /// The guest went away before the command had ended.
+    Died(ExitStatus, Console),
+}
+
+/// What the guest's kernel said.
+#[derive(Debug)]
+pub(super) struct Console(String);
+
+impl Console {
+    /// The line that tells most: the panic, else the last one.
+    pub(super) fn gist(&self) -> Option<&str> {
+        let lines = || self.0.lines().map(str::trim).filter(|line| !line.is_empty());
+        lines()
+            .find(|line| line.contains("panic"))
+            .or(lines().next_back())
+    }
+}
+
+/// Run a command in the guest with `work` shared read-write at its own path; why there is no result is told.
 pub(super) fn run(machine: &Machine, work: &Path, command: &[String]) -> Result<u8> {
+    let (code, why, console) = match attempt(machine, work, command)? {
+        Ended::Command(code) => return Ok(code),
+        Ended::OutOfTime(console) => {
+            let why = format!("the guest was stopped after {} s", machine.timeout.as_secs());
+            (OUT_OF_TIME, why, console)
+        }
+        Ended::Died(status, console) => {
+            let why = format!("the guest ended without a result ({status})");
+            (NO_RESULT, why, console)
+        }
+    };
+    let tail: Vec<&str> = console.0.lines().rev().take(40).collect();
+    for line in tail.iter().rev() {
+        eprintln!("vm: console: {line}");
+    }
+    eprintln!("vm: {why}");
+    Ok(code)
+}
+
+/// Run a command in the guest; what it writes is passed on, what the kernel says is kept.
+pub(super) fn attempt(machine: &Machine, work: &Path, command: &[String]) -> Result<Ended> {
     let control = tempfile::tempdir()?;
     let control = control.path();
     fs::write(control.join("vars"), guest::vars(work, &machine.kernel))?;
+    let iptables = if machine.emulator.is_some() {
+        guest::Iptables::Debian
+    } else {
+        guest::Iptables::Legacy
+    };
     fs::write(
         control.join("run"),
-        guest::script(command, |name| std::env::var(name).ok()),
+        guest::script(command, iptables, |name| std::env::var(name).ok()),
     )?;
     let console = control.join("console");
     for fifo in ["out", "err"] {
@@ -57,23 +109,14 @@ pub(super) fn run(machine: &Machine, work: &Path, command: &[String]) -> Result<
         .ok()
         .and_then(|text| text.trim().parse().ok())
     {
-        return Ok(code);
+        return Ok(Ended::Command(code));
     }
-    let (code, why) = match status {
-        None => (
-            OUT_OF_TIME,
-            format!("the guest was stopped after {} s", machine.timeout.as_secs()),
-        ),
-        Some(status) => (NO_RESULT, format!("the guest ended without a result ({status})")),
-    };
     let log = fs::read(&console).unwrap_or_default();
-    let log = String::from_utf8_lossy(&log);
-    let tail: Vec<&str> = log.lines().rev().take(40).collect();
-    for line in tail.iter().rev() {
-        eprintln!("vm: console: {line}");
-    }
-    eprintln!("vm: {why}");
-    Ok(code)
+    let console = Console(String::from_utf8_lossy(&log).into_owned());
+    Ok(match status {
+        None => Ended::OutOfTime(console),
+        Some(status) => Ended::Died(status, console),
+    })
 }
 
 /// Copy a FIFO to a stream until the returned handle and every other writer are gone.
@@ -240,7 +283,7 @@ fn user_mode(machine: &Machine, control: &Path) -> Command {
     command
 }
 
-/// Wait for the guest; None when its time ran out and it was killed.
+/// Wait for the guest; None when its time ran out and it was killed, with the processes it had made.
 fn wait(mut child: Child, timeout: Duration) -> Result<Option<ExitStatus>> {
     let deadline = Instant::now() + timeout;
     loop {
@@ -248,6 +291,10 @@ fn wait(mut child: Child, timeout: Duration) -> Result<Option<ExitStatus>> {
             return Ok(Some(status));
         }
         if Instant::now() >= deadline {
+            if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                // only the user-mode kernel leads a group, in which its guest's processes are
+                let _ = kill_process_group(group, Signal::KILL);
+            }
             child.kill()?;
             child.wait()?;
             return Ok(None);

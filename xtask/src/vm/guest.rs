@@ -28,12 +28,24 @@ mount -t bpf bpf sys/fs/bpf; mount -t cgroup2 cgroup sys/fs/cgroup
 mkdir -p dev/pts dev/shm run/lock run/netns run/legacy; ln -s /proc/self/fd dev/fd
 mount -t devpts pts dev/pts; mount -t tmpfs shm dev/shm
 for t in iptables ip6tables; do for x in "" -save -restore; do
-  [ -z "$VM_CTL" ] || ln -s /usr/sbin/xtables-legacy-multi run/legacy/$t$x
+  ln -s /usr/sbin/xtables-legacy-multi run/legacy/$t$x
 done; done
 echo "$cache/modprobe" >/proc/sys/kernel/modprobe
 hostname vm; ip link set lo up
 exec switch_root /new /bin/bash /ctl/run
 "#;
+
+/// Which kind of iptables the command finds first.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Iptables {
+    /// What the machine's alternatives say.
+    Debian,
+    /// The older kind, for a kernel without nf_tables.
+    Legacy,
+}
+
+/// Where every guest has the older kind of iptables under the plain names.
+pub(super) const LEGACY: &str = "/run/legacy";
 
 /// What `/ctl/vars` holds: where the two shared directories are.
 pub(super) fn vars(work: &Path, kernel: &Kernel) -> String {
@@ -41,9 +53,17 @@ pub(super) fn vars(work: &Path, kernel: &Kernel) -> String {
 }
 
 /// What `/ctl/run` holds: the command with its outputs on two ports, its exit code in a file, then power off.
-pub(super) fn script(command: &[String], environment: impl Fn(&str) -> Option<String>) -> String {
-    let mut text = String::from(
-        "export PATH=/run/legacy:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb\n",
+pub(super) fn script(
+    command: &[String],
+    iptables: Iptables,
+    environment: impl Fn(&str) -> Option<String>,
+) -> String {
+    let first = match iptables {
+        Iptables::Debian => String::new(),
+        Iptables::Legacy => format!("{LEGACY}:"),
+    };
+    let mut text = format!(
+        "export PATH={first}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb\n",
     );
     for name in PASSED {
         if let Some(value) = environment(name) {
@@ -67,7 +87,7 @@ fn quoted(path: &Path) -> String {
     quote(&path.to_string_lossy())
 }
 
-fn quote(word: &str) -> String {
+pub(super) fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
@@ -78,7 +98,7 @@ mod tests {
     #[test]
     fn words_reach_the_guest_unchanged() {
         let command = ["printf".to_owned(), "it's $HOME; \"x\"\n".to_owned()];
-        let text = script(&command, |_| None);
+        let text = script(&command, Iptables::Debian, |_| None);
         assert!(
             text.contains("('printf' 'it'\\''s $HOME; \"x\"\n') </dev/null"),
             "{text}"
@@ -87,10 +107,17 @@ mod tests {
 
     #[test]
     fn only_named_variables_are_passed() {
-        let text = script(&["true".to_owned()], |name| {
+        let text = script(&["true".to_owned()], Iptables::Debian, |name| {
             (name == "RUST_LOG").then(|| "a b".to_owned())
         });
         assert!(text.contains("export RUST_LOG='a b'\n"));
         assert!(!text.contains("RUST_BACKTRACE"));
+    }
+
+    #[test]
+    fn the_older_iptables_comes_first_where_it_must() {
+        let path = |iptables| script(&["true".to_owned()], iptables, |_| None);
+        assert!(path(Iptables::Legacy).starts_with("export PATH=/run/legacy:/usr/local/sbin:"));
+        assert!(path(Iptables::Debian).starts_with("export PATH=/usr/local/sbin:"));
     }
 }

@@ -33,7 +33,7 @@ const WANTED: &[&str] = &[
 const BOOT_MODULES: &[&str] = &["/virtio", "/9p", "/netfs", "/fscache", "/overlay", "/modules."];
 
 /// Part of the cache's names: another number whenever what is built here, or the guest's first script, changes.
-const RECIPE: u32 = 2;
+const RECIPE: u32 = 3;
 
 /// A prepared kernel: `kernel`, `initrd`, `busybox`, `modprobe`, `lib/modules`, `version` in one directory.
 #[derive(Debug)]
@@ -154,7 +154,11 @@ fn build_kernel(dir: &Path, package: &str) -> Result<()> {
 
 /// A meta-package depends on the package of the current kernel, whose name changes with each release.
 fn real_package(package: &str) -> Result<String> {
-    let shown = output(Command::new("apt-cache").args(["show", package]))?;
+    let show = || output(Command::new("apt-cache").args(["show", package]));
+    let shown = show().or_else(|_| {
+        // a fresh machine has no package lists
+        run(Command::new("apt-get").args(["-qq", "update"])).and_then(|()| show())
+    })?;
     let depends = shown.lines().find_map(|line| line.strip_prefix("Depends: "));
     let real = depends.and_then(|list| {
         list.split([',', ' ', '|'])

@@ -1,51 +1,139 @@
 //! The tier itself: build the programs that need another kernel, run them in guests, one verdict.
 
 use super::engine::{self, Machine};
+use super::guest::{self, Iptables, LEGACY};
 use crate::shell;
 use anyhow::{Context, Result, ensure};
 use std::time::Instant;
+use tempfile::TempDir;
 
 /// The package whose program holds the tier's cases.
 const PACKAGE: &str = "ferry-vm-tests";
 
 /// Many hosts in one process need many files. Programs are started dozens of times, so they are read through the share
 /// once and then run from memory. Waits are made for real machines; an emulated one gets more patience.
-const START: &str =
-    "ulimit -n 65536; cp \"$0\" \"$1\" /tmp/ && shift && FERRY_LAB_SLOW=4 exec /tmp/ferry-vm-tests \"$@\"";
+const START: &str = "ulimit -n 65536; cp \"$0\" \"$1\" /tmp/ || exit; export FERRY_LAB_SLOW=4; code=0\n";
 
-/// A guest, and what the tier's program is told to run in it.
+/// The guests of one run of the tier.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct Tier {
+    guests: Vec<Guest>,
+    /// Where guests that share cases mark what they have taken.
+    claims: Option<TempDir>,
+}
+
+/// A guest, and the runs of the tier's program that it makes one after the other.
+#[derive(Debug)]
+struct Guest {
     machine: Machine,
+    runs: Vec<Run>,
+}
+
+/// One run of the tier's program.
+#[derive(Debug)]
+struct Run {
+    iptables: Iptables,
     args: Vec<String>,
 }
 
-/// A guest with its share of all cases; its output is marked with the share's name.
-pub(super) fn share(machine: Machine, name: &str) -> Share {
-    Share {
-        machine: Machine {
-            label: Some(name.to_owned()),
-            ..machine
-        },
-        args: vec!["--share".to_owned(), name.to_owned()],
+impl Run {
+    /// What of the tier needs nf_tables, or has the newer kind of iptables.
+    fn nf_tables() -> Run {
+        Run {
+            iptables: Iptables::Debian,
+            args: vec!["--share".to_owned(), "nf-tables".to_owned()],
+        }
+    }
+
+    /// What has the older kind of iptables.
+    fn legacy() -> Run {
+        Run {
+            iptables: Iptables::Legacy,
+            args: vec!["--share".to_owned(), "legacy".to_owned()],
+        }
+    }
+
+    /// The same, leaving out what another guest has marked there as taken.
+    fn sharing(mut self, claims: &TempDir) -> Run {
+        self.args.extend([
+            "--claims".to_owned(),
+            claims.path().to_string_lossy().into_owned(),
+        ]);
+        self
+    }
+
+    /// The shell's words for it; a failure is kept in mind.
+    fn line(&self) -> String {
+        let path = match self.iptables {
+            Iptables::Debian => String::new(),
+            Iptables::Legacy => format!("PATH={LEGACY}:$PATH "),
+        };
+        let args: Vec<String> = self.args.iter().map(|arg| guest::quote(arg)).collect();
+        format!("{path}/tmp/{PACKAGE} {} || code=$?\n", args.join(" "))
     }
 }
 
+impl Guest {
+    /// Its output is marked with the label.
+    fn new(machine: Machine, label: &str, runs: Vec<Run>) -> Guest {
+        let label = Some(label.to_owned());
+        Guest {
+            machine: Machine { label, ..machine },
+            runs,
+        }
+    }
+}
+
+/// Each engine does what it is best at.
+pub(super) fn beside_user_mode(stock: Machine, user_mode: Machine) -> Tier {
+    Tier {
+        guests: vec![
+            Guest::new(stock, "stock", vec![Run::nf_tables()]),
+            Guest::new(user_mode, "user-mode", vec![Run::legacy()]),
+        ],
+        claims: None,
+    }
+}
+
+/// Two emulated guests: the first one helps the second when it is done with what needs nf_tables.
+pub(super) fn emulated(first: Machine, second: Machine) -> Result<Tier> {
+    // below the directory that guests may write to
+    let parent = shell::root().join("target/vm");
+    std::fs::create_dir_all(&parent)?;
+    let claims = tempfile::Builder::new().prefix("claims-").tempdir_in(parent)?;
+    let both = vec![Run::nf_tables(), Run::legacy().sharing(&claims)];
+    Ok(Tier {
+        guests: vec![
+            Guest::new(first, "first", both),
+            Guest::new(second, "second", vec![Run::legacy().sharing(&claims)]),
+        ],
+        claims: Some(claims),
+    })
+}
+
 /// A guest with every case whose name contains the filter.
-pub(super) fn named(machine: Machine, filter: Option<&str>) -> Share {
-    Share {
-        machine,
+pub(super) fn named(machine: Machine, filter: Option<&str>) -> Tier {
+    let run = Run {
+        iptables: Iptables::Debian,
         args: filter.map(str::to_owned).into_iter().collect(),
+    };
+    Tier {
+        guests: vec![Guest {
+            machine,
+            runs: vec![run],
+        }],
+        claims: None,
     }
 }
 
 /// Runs all guests at once: each keeps one processor busy.
-pub(super) fn run(shares: Vec<Share>) -> Result<()> {
+pub(super) fn run(tier: Tier) -> Result<()> {
     shell::run(shell::cargo().args(["build", "--package", PACKAGE, "--package", "ferry-app"]))?;
     let results: Vec<Result<bool>> = std::thread::scope(|scope| {
-        let guests: Vec<_> = shares
+        let guests: Vec<_> = tier
+            .guests
             .iter()
-            .map(|share| scope.spawn(|| run_one(share)))
+            .map(|guest| scope.spawn(|| run_one(guest)))
             .collect();
         let join = |guest: std::thread::ScopedJoinHandle<'_, Result<bool>>| {
             guest
@@ -54,6 +142,9 @@ pub(super) fn run(shares: Vec<Share>) -> Result<()> {
         };
         guests.into_iter().map(join).collect()
     });
+    if let Some(claims) = tier.claims {
+        claims.close()?;
+    }
     let mut passed = true;
     for result in results {
         passed &= result?;
@@ -62,7 +153,7 @@ pub(super) fn run(shares: Vec<Share>) -> Result<()> {
     Ok(())
 }
 
-fn run_one(share: &Share) -> Result<bool> {
+fn run_one(guest: &Guest) -> Result<bool> {
     let built = |name: &str| {
         shell::target_dir()
             .join("debug")
@@ -70,13 +161,12 @@ fn run_one(share: &Share) -> Result<bool> {
             .to_string_lossy()
             .into_owned()
     };
-    let mut command: Vec<String> = ["sh", "-c", START, &built("ferry"), &built(PACKAGE)]
-        .map(str::to_owned)
-        .into();
-    command.extend(share.args.iter().cloned());
+    let runs: String = guest.runs.iter().map(Run::line).collect();
+    let script = format!("{START}{runs}exit $code");
+    let command = ["sh", "-c", &script, &built("ferry"), &built(PACKAGE)].map(str::to_owned);
     let begun = Instant::now();
-    let version = &share.machine.kernel.version;
-    let code = engine::run(&share.machine, &shell::root(), &command).with_context(|| version.clone())?;
+    let version = &guest.machine.kernel.version;
+    let code = engine::run(&guest.machine, &shell::root(), &command).with_context(|| version.clone())?;
     let verdict = if code == 0 { "passed" } else { "FAILED" };
     println!(
         "vm: {verdict} under kernel {version} in {} s",
