@@ -9,10 +9,14 @@ pub mod ipvs;
 pub mod nftables;
 pub mod userspace;
 
+mod error;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_model::{Family, Plan, PortName};
+
+pub use error::{Error, Retry, Step};
 
 /// A mode's way into the kernel. Owned by one plain thread.
 pub trait Backend: Send {
@@ -75,10 +79,17 @@ pub struct Applied {
     pub tables: Vec<TableRules>,
     /// What could not be done and is not worth failing for.
     pub warnings: Vec<String>,
-    /// Writes that the kernel or its tool refused and that were worked around or repeated in another way.
-    pub failed_writes: usize,
-    /// One of them was a write of what had changed, after which everything was looked at.
-    pub refused_change: bool,
+    /// Writes that were refused and then worked around or done in another way.
+    pub refused: RefusedWrites,
+}
+
+/// Writes that the kernel or its tool refused, by what they were to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefusedWrites {
+    /// What had changed; after such a refusal everything is looked at.
+    pub partial: usize,
+    /// Everything.
+    pub full: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,26 +128,4 @@ pub struct Relayed {
     pub failed: u64,
     /// Turned away by policy.
     pub refused: u64,
-}
-
-/// Why a backend could not do its work.
-#[derive(Debug, thiserror::Error)]
-#[error("{attempt}: {reason}")]
-pub struct Error {
-    /// What was tried: `write 3 elements of map service-ips`.
-    pub attempt: String,
-    pub reason: String,
-    /// Where the failure lay, for the metrics that tell one from another.
-    pub kind: ErrorKind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// The kernel or its tool is not there or lacks something: trying again will not help before someone acts.
-    Unsupported,
-    /// iptables-restore failed.
-    Restore,
-    /// The nf_tables transaction failed.
-    Transaction,
-    Other,
 }

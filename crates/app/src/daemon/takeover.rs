@@ -1,7 +1,7 @@
 //! What modes have left, removed: that of others once our own rules are in force, so that between the two there is no
 //! gap in service, or everything.
 
-use ferry_backends::ErrorKind;
+use ferry_backends::Retry;
 
 use crate::config::Settings;
 use crate::modes::{Mode, OwnsChain};
@@ -39,7 +39,7 @@ pub(super) fn clean_up_everything(settings: &Settings) -> Vec<String> {
 fn clean_up(mode: Mode, settings: &Settings, keep: OwnsChain) -> Result<(), String> {
     match (mode.clean_up)(settings, keep) {
         Ok(()) => Ok(()),
-        Err(error) if error.kind == ErrorKind::Unsupported => {
+        Err(error) if error.retry == Retry::Futile => {
             tracing::debug!(mode = mode.name, err = %error, "Nothing to clean up");
             Ok(())
         }

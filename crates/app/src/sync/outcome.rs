@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ferry_backends::{Applied, Error, ErrorKind};
+use ferry_backends::{Applied, Error, RefusedWrites, Retry, Step};
 use ferry_model::Family;
 
 use super::{Loop, Parts};
@@ -29,11 +29,12 @@ impl Loop {
             &metrics.partial_sync_duration
         };
         by_kind.observe_duration(&labels, took);
-        if applied.failed_writes > 0 {
-            metrics.sync_failures.add(&labels, applied.failed_writes as f64);
+        let RefusedWrites { partial, full } = applied.refused;
+        if partial + full > 0 {
+            metrics.sync_failures.add(&labels, (partial + full) as f64);
         }
-        if applied.refused_change {
-            metrics.partial_restore_failures.increment(&labels);
+        if partial > 0 {
+            metrics.partial_restore_failures.add(&labels, partial as f64);
         }
         metrics.written.add(&labels, applied.added as f64);
         metrics.removed.add(&labels, applied.removed as f64);
@@ -158,7 +159,7 @@ impl Loop {
         let metrics = &self.parts.metrics;
         let labels = [family.as_str()];
         metrics.sync_failures.increment(&labels);
-        if partial && error.kind == ErrorKind::Restore {
+        if partial && error.step == Step::Write {
             metrics.partial_restore_failures.increment(&labels);
         }
         let wait = self
@@ -166,7 +167,11 @@ impl Loop {
             .get(family)
             .wake_at()
             .saturating_duration_since(Instant::now());
-        tracing::error!(ipFamily = family.as_str(), retryingTime = ?wait, err = %error, "Sync failed");
+        let hint = match error.retry {
+            Retry::Helps => None,
+            Retry::Futile => Some("trying again will not help before somebody changes the node"),
+        };
+        tracing::error!(ipFamily = family.as_str(), retryingTime = ?wait, err = %error, hint, "Sync failed");
         // Whatever asked for this sync still waits.
         self.parts.health.queued(family, Now::read());
         self.parts.board.change_family(family, |notice| {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use ferry_backends::{Applied, Backend, Error, ErrorKind, Repair};
+use ferry_backends::{Applied, Backend, Error, RefusedWrites, Repair, Retry, Step};
 use ferry_model::{
     DetectLocal, EndpointSlice, Event as Fact, Family, Host, Plan, PlanOptions, Planner, Policy, Protocol,
     Service, ServiceName, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort, TrafficPolicy,
@@ -74,17 +74,15 @@ impl Backend for Recording {
             .filter(|left| **left > 0)
         {
             *left -= 1;
-            return Err(Error {
-                attempt: "write".into(),
-                reason: "no".into(),
-                kind: ErrorKind::Other,
-            });
+            return Err(Error::new(Step::Read, "look", Retry::Helps, "no"));
         }
         let repaired = std::mem::take(&mut *self.repaired.lock().unwrap());
         let refused_change = std::mem::take(&mut *self.refused_change.lock().unwrap());
         Ok(Applied {
-            failed_writes: usize::from(refused_change),
-            refused_change,
+            refused: RefusedWrites {
+                partial: usize::from(refused_change),
+                full: 0,
+            },
             full: self.calls().len() <= 2,
             added: 1,
             repaired,
@@ -429,7 +427,7 @@ fn a_sync_that_keeps_failing_shows_and_makes_the_family_stale() {
     );
     assert_eq!(
         bench.board.read().families[&Family::V6].error.as_deref(),
-        Some("write: no")
+        Some("look: no")
     );
     let now = crate::clock::Now::read();
     assert!(bench.health.healthy(now));

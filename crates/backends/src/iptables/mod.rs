@@ -31,7 +31,7 @@ use ferry_host::nfacct::Nfacct;
 use ferry_host::sysctl::Sysctls;
 use ferry_model::{Family, PerFamily, Plan};
 
-use crate::{Alarm, Applied, Backend, Error, ErrorKind, Repair, TableRules};
+use crate::{Alarm, Applied, Backend, Error, RefusedWrites, Repair, Retry, Step, TableRules};
 use compare::{Difference, differences, from_observed};
 use diff::{Known, from_known, restoring};
 use guard::{Extent, ForeignChange, Guard};
@@ -149,11 +149,8 @@ impl Iptables {
         if left.is_empty() {
             return Ok(());
         }
-        Err(Error {
-            attempt: "remove all iptables rules".to_owned(),
-            reason: left.join("; "),
-            kind: ErrorKind::Restore,
-        })
+        let attempt = "remove all iptables rules";
+        Err(Error::new(Step::Write, attempt, Retry::Helps, left.join("; ")))
     }
 
     fn tool(&mut self, family: Family) -> Result<Tool, Error> {
@@ -165,11 +162,7 @@ impl Iptables {
             .options
             .programs
             .find(family, self.writers.clone())
-            .map_err(|error| Error {
-                attempt: format!("find the {} programs", program(family)),
-                reason: error.to_string(),
-                kind: ErrorKind::Unsupported,
-            })?;
+            .map_err(Error::opening(format!("find the {} programs", program(family))))?;
         Ok(state.tool.insert(tool).clone())
     }
 
@@ -240,14 +233,11 @@ impl Iptables {
             warnings.push(error.to_string());
         }
         let style = self.style(tool, plan);
-        let saved = tool.save().map_err(|error| Error {
-            attempt: format!("read the {family} rules that are there"),
-            reason: error.to_string(),
-            kind: ErrorKind::Other,
-        })?;
+        let reading = Error::reading(format!("read the {family} rules that are there"));
+        let saved = tool.save().map_err(reading)?;
         let context = context(plan, family, style);
         let (ops, mut known) = from_observed(&Saved::parse(&saved), plan, &context);
-        let done = run(tool, &ops, Refusal::LeaveOut).map_err(|failed| not_written(family, &failed))?;
+        let done = run(tool, &ops, Refusal::LeaveOut).map_err(Error::writing(attempt(family)))?;
         for (service, _) in &done.refused {
             if let Some(written) = known.services.remove(service) {
                 known
@@ -276,11 +266,9 @@ impl Iptables {
             return Ok(());
         }
         let ensured = self.sysctls.ensure("net/ipv4/conf/all/route_localnet", 1);
-        ensured.map(drop).map_err(|error| Error {
-            attempt: "let node ports answer on localhost".to_owned(),
-            reason: error.to_string(),
-            kind: ErrorKind::Other,
-        })
+        ensured
+            .map(drop)
+            .map_err(Error::opening("let node ports answer on localhost"))
     }
 }
 
@@ -296,14 +284,15 @@ impl Backend for Iptables {
                     return Ok(applied);
                 }
                 Ok(None) => {}
-                Err(failed) if failed.error.is_transient() => return Err(not_written(family, &failed)),
-                Err(failed) => refused = Some(failed.reason()),
+                Err(failed) if failed.error.is_transient() => {
+                    return Err(Error::writing(attempt(family))(failed));
+                }
+                Err(failed) => refused = Some(failed),
             }
         }
         let mut applied = self.apply_observed(&tool, plan, family, foreign)?;
         if let Some(reason) = refused {
-            applied.failed_writes += 1;
-            applied.refused_change = true;
+            applied.refused.partial += 1;
             let warning = format!("a change was refused, so everything was compared: {reason}");
             applied.warnings.insert(0, warning);
         }
@@ -348,12 +337,8 @@ fn context(plan: &Plan, family: Family, style: Style) -> Context<'_> {
     }
 }
 
-fn not_written(family: Family, failed: &run::Failed) -> Error {
-    Error {
-        attempt: format!("write {family} rules"),
-        reason: failed.reason(),
-        kind: ErrorKind::Restore,
-    }
+fn attempt(family: Family) -> String {
+    format!("write {family} rules")
 }
 
 fn applied(done: Done, known: &Known) -> Applied {
@@ -379,7 +364,10 @@ fn applied(done: Done, known: &Known) -> Applied {
             },
         ],
         warnings,
-        failed_writes: done.failures,
+        refused: RefusedWrites {
+            partial: 0,
+            full: done.failures,
+        },
         ..Applied::default()
     }
 }

@@ -6,6 +6,8 @@ use ferry_model::ServiceName;
 use super::names::Table;
 use super::ops::{Document, NFT_CHAINS, Ops, Owner};
 use super::ruleset::Counts;
+use crate::Retry;
+use crate::error::Cause;
 
 /// How many refused services and undeletable chains are worked around before giving up.
 const WORKAROUNDS: usize = 50;
@@ -49,7 +51,7 @@ pub(super) fn run(tool: &Iptables, ops: &Ops, refusal: Refusal) -> Result<Done, 
     Ok(done)
 }
 
-/// A restore that was refused, in words.
+/// A restore that was refused.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) error: iptables::Error,
@@ -57,12 +59,24 @@ pub(super) struct Failed {
     pub(super) owner: Option<Owner>,
 }
 
-impl Failed {
-    pub(super) fn reason(&self) -> String {
-        match &self.owner {
-            Some(owner) => format!("{owner}: {}", self.error),
-            None => self.error.to_string(),
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(owner) = &self.owner {
+            write!(f, "{owner}: ")?;
         }
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Failed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl Cause for Failed {
+    fn retry(&self) -> Retry {
+        self.error.retry()
     }
 }
 

@@ -79,7 +79,7 @@ fn remove_rules() -> Result<(), Error> {
         };
         let Ok(saved) = tool.save() else { continue };
         tool.restore(&removal(&Saved::parse(&saved)))
-            .map_err(|error| super::rules_failed(&error))?;
+            .map_err(Error::writing("remove iptables rules"))?;
     }
     Ok(())
 }
@@ -179,7 +179,7 @@ fn remove_sets() -> Result<(), Error> {
 fn forget(record: &Record) -> Result<(), Error> {
     record
         .remove()
-        .map_err(|error| super::failed("removing the record of node-port addresses", &error))
+        .map_err(Error::writing("remove the record of node-port addresses"))
 }
 
 #[cfg(test)]

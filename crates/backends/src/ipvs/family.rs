@@ -17,9 +17,13 @@ use super::rules::{self, JUMPS, Rules};
 use super::ruleset::Ruleset;
 use super::run::{self, Ran};
 use super::sets::Set;
-use super::{DEVICE, Error, Kernel, Options, failed, rules_failed};
+use super::{DEVICE, Error, Kernel, Options};
 use crate::chains::program;
 use crate::{Applied, Repair, TableRules};
+
+const FIND_PROGRAMS: &str = "find the iptables programs";
+const READ_RULES: &str = "read iptables rules";
+const WRITE_RULES: &str = "write iptables rules";
 
 #[derive(Debug)]
 pub(super) struct FamilyState {
@@ -213,7 +217,7 @@ impl FamilyState {
         )?;
         let ops = diff(&before, &ruleset);
         let wanted = self.rules(&ruleset, plan.node(), options, kernel)?;
-        let text = self.tool(kernel)?.save().map_err(|error| rules_failed(&error))?;
+        let text = self.tool(kernel)?.save().map_err(Error::reading(READ_RULES))?;
         let save = Saved::parse(&text);
         let missing = missing_jumps(&save);
         let intact = known
@@ -254,7 +258,7 @@ impl FamilyState {
         };
         let ran = self.run(kernel, &fresh, &write, options, now)?;
         let tool = self.tool(kernel)?;
-        tool.restore(&leftovers).map_err(|error| rules_failed(&error))?;
+        tool.restore(&leftovers).map_err(Error::writing(WRITE_RULES))?;
         let saved = if document.is_empty() {
             own_rules(&save)
         } else {
@@ -307,7 +311,7 @@ impl FamilyState {
                 return Ok(());
             }
             let restored = tool.restore(write.rules);
-            restored.map(drop).map_err(|error| rules_failed(&error))
+            restored.map(drop).map_err(Error::writing(WRITE_RULES))
         };
         runner.fill(write.ops)?;
         write_rules(Order::RulesFirst)?;
@@ -320,13 +324,13 @@ impl FamilyState {
         let tool = match self.tool.take() {
             Some(tool) => tool,
             None => Iptables::detect(program(self.family), Arc::clone(&kernel.writers))
-                .map_err(|error| rules_failed(&error))?,
+                .map_err(Error::opening(FIND_PROGRAMS))?,
         };
         Ok(self.tool.insert(tool))
     }
 
     fn saved(&mut self, kernel: &Kernel) -> Result<Vec<String>, Error> {
-        let text = self.tool(kernel)?.save().map_err(|error| rules_failed(&error))?;
+        let text = self.tool(kernel)?.save().map_err(Error::reading(READ_RULES))?;
         Ok(own_rules(&Saved::parse(&text)))
     }
 
@@ -472,5 +476,5 @@ fn repairs(ops: &Ops, rules_changed: bool, missing: &[Jump], drain: &Drain) -> V
 }
 
 fn record_failed(error: std::io::Error) -> Error {
-    failed("recording where node ports are answered", &error)
+    Error::writing("record where node ports are answered")(error)
 }

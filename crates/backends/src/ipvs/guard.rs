@@ -12,8 +12,8 @@ use ferry_host::iptables::{self, Change, Ip, Table, Watch, Writers, watch_nft};
 use ferry_host::ipvs::{Ipvs, Virtual};
 use ferry_model::{Family, PerFamily};
 
+use super::Error;
 use super::rules::CHAINS;
-use super::{Error, failed, rules_failed};
 use crate::Alarm;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -54,7 +54,7 @@ impl Guard {
                     }
                 }
             })
-            .map_err(|error| failed("starting the guard of virtual servers", &error))?;
+            .map_err(Error::opening("start the watch of virtual servers"))?;
         let (seen, wake) = (Arc::clone(&self.seen), Arc::clone(alarm));
         let told = move |change: Change<'_>| {
             if lock(&seen).told(change) {
@@ -65,7 +65,7 @@ impl Guard {
             Ok(watch) => Some(watch),
             // A kernel without nf_tables has legacy rules, which only the comparison from time to time looks at.
             Err(iptables::Error::Watch(_)) => None,
-            Err(error) => return Err(rules_failed(&error)),
+            Err(error) => return Err(Error::opening("watch iptables rules")(error)),
         };
         self.watching = Some((watch, stop));
         Ok(())

@@ -30,13 +30,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_host::ipset::{self, Ipset};
-use ferry_host::iptables::{self, Writers};
+use ferry_host::iptables::Writers;
 use ferry_host::ipvs::{self, Timeouts};
 use ferry_host::route::{self, Route};
 use ferry_model::{Family, PerFamily, Plan, PortName};
 use ipnet::IpNet;
 
-use crate::{Alarm, Applied, Backend, Error, ErrorKind, Traffic};
+use crate::{Alarm, Applied, Backend, Error, Traffic};
 use family::FamilyState;
 use guard::Guard;
 use record::Record;
@@ -205,58 +205,24 @@ impl Backend for Ipvs {
     }
 }
 
-fn failed(attempt: &str, reason: &dyn std::fmt::Display) -> Error {
-    Error {
-        attempt: attempt.to_owned(),
-        reason: reason.to_string(),
-        kind: ErrorKind::Other,
-    }
-}
-
 impl From<ipvs::Error> for Error {
     fn from(error: ipvs::Error) -> Self {
-        let kind = match error {
-            ipvs::Error::Unavailable(_) => ErrorKind::Unsupported,
-            ipvs::Error::Open(_)
-            | ipvs::Error::List { .. }
-            | ipvs::Error::Configure { .. }
-            | ipvs::Error::Send { .. } => ErrorKind::Other,
-        };
-        Error {
-            kind,
-            ..failed("IPVS", &error)
+        match error {
+            ipvs::Error::Unavailable(_) | ipvs::Error::Open(_) => Error::opening("open IPVS")(error),
+            ipvs::Error::List { .. } => Error::reading("read IPVS")(error),
+            ipvs::Error::Configure { .. } | ipvs::Error::Send { .. } => Error::writing("change IPVS")(error),
         }
     }
 }
 
 impl From<ipset::Error> for Error {
     fn from(error: ipset::Error) -> Self {
-        let kind = if error.is_unsupported() {
-            ErrorKind::Unsupported
-        } else {
-            ErrorKind::Other
-        };
-        Error {
-            kind,
-            ..failed("IP sets", &error)
-        }
+        Error::writing("IP sets")(error)
     }
 }
 
 impl From<route::Error> for Error {
     fn from(error: route::Error) -> Self {
-        failed("interfaces", &error)
-    }
-}
-
-/// Rules of this mode that could not be read or written.
-fn rules_failed(error: &iptables::Error) -> Error {
-    let kind = match error {
-        iptables::Error::Missing { .. } | iptables::Error::Version { .. } => ErrorKind::Unsupported,
-        _ => ErrorKind::Restore,
-    };
-    Error {
-        kind,
-        ..failed("iptables rules", error)
+        Error::writing("interfaces")(error)
     }
 }

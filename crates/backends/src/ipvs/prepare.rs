@@ -6,7 +6,6 @@ use ferry_host::sysctl::Sysctls;
 
 use super::render::scheduler_flags;
 use super::{Error, Options};
-use crate::ErrorKind;
 
 /// Opens IPVS. The kernel loads the module by itself where it can; else `modprobe` is asked, else a person.
 pub(super) fn open() -> Result<Ipvs, Error> {
@@ -15,7 +14,7 @@ pub(super) fn open() -> Result<Ipvs, Error> {
     }
     Modules::default()
         .ensure("ip_vs")
-        .map_err(|missing| unsupported("using IPVS", &missing))?;
+        .map_err(Error::opening("use IPVS"))?;
     Ok(Ipvs::open()?)
 }
 
@@ -26,7 +25,7 @@ pub(super) fn prepare(ipvs: &mut Ipvs, options: &Options) -> Result<Vec<String>,
     for (name, value) in sysctls(options.strict_arp, kernel_version(), &mut warnings) {
         Sysctls::default()
             .ensure(name, value)
-            .map_err(|error| unsupported("preparing the kernel for ipvs mode", &error))?;
+            .map_err(|error| Error::opening("prepare the kernel for ipvs mode")(error).futile())?;
     }
     if options.timeouts != Timeouts::default()
         && let Err(error) = ipvs.set_timeouts(&options.timeouts)
@@ -96,23 +95,15 @@ pub(super) fn probe_scheduler(ipvs: &mut Ipvs, scheduler: &str) -> Result<(), Er
     let changes = [Change::AddService(service), Change::RemoveService(at)];
     let refused = ipvs.run(&changes)?;
     let refused = refused.iter().find(|refused| refused.index == 0);
-    let attempt = format!("using the IPVS scheduler {scheduler}");
+    let attempt = format!("use the IPVS scheduler {scheduler}");
     match (refused, loaded) {
         // The kernel may have what `modprobe` does not find.
         (None, _) => Ok(()),
-        (Some(_), Err(missing)) => Err(unsupported(&attempt, &missing)),
-        (Some(refused), Ok(())) => Err(unsupported(
-            &attempt,
-            &std::io::Error::from_raw_os_error(refused.errno),
-        )),
-    }
-}
-
-fn unsupported(attempt: &str, reason: &dyn std::fmt::Display) -> Error {
-    Error {
-        attempt: attempt.to_owned(),
-        reason: reason.to_string(),
-        kind: ErrorKind::Unsupported,
+        (Some(_), Err(missing)) => Err(Error::opening(attempt)(missing)),
+        (Some(refused), Ok(())) => {
+            let reason = std::io::Error::from_raw_os_error(refused.errno);
+            Err(Error::opening(attempt)(reason).futile())
+        }
     }
 }
 

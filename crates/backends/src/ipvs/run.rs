@@ -12,7 +12,8 @@ use super::prepare;
 use super::render::scheduler_flags;
 use super::ruleset::Ruleset;
 use super::sets::Set;
-use super::{Error, Kernel, failed};
+use super::{Error, Kernel};
+use crate::{Retry, Step};
 
 pub(super) struct Runner<'a> {
     pub(super) kernel: &'a mut Kernel,
@@ -100,10 +101,10 @@ impl Runner<'_> {
         }
         match refused.first() {
             None => Ok(()),
-            Some(first) => Err(failed(
-                &format!("changing virtual servers ({} refused)", refused.len()),
-                first,
-            )),
+            Some(first) => {
+                let attempt = format!("change virtual servers ({} refused)", refused.len());
+                Err(Error::new(Step::Write, attempt, Retry::Helps, first.as_str()))
+            }
         }
     }
 
@@ -173,7 +174,13 @@ impl Runner<'_> {
         for refusal in self.kernel.ipvs.run(&changes)? {
             if !is_gone(Some(refusal.errno)) {
                 let change = &changes[refusal.index];
-                return Err(failed("retiring real servers", &describe(change, refusal.errno)));
+                let reason = describe(change, refusal.errno);
+                return Err(Error::new(
+                    Step::Write,
+                    "retire real servers",
+                    Retry::Helps,
+                    reason,
+                ));
             }
         }
         for at in draining {

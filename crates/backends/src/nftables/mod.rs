@@ -26,7 +26,7 @@ use ferry_model::{Family, PerFamily, Plan};
 pub use names::TABLE;
 pub use ruleset::Ruleset;
 
-use crate::{Alarm, Applied, Backend, Error, ErrorKind, Repair, Traffic};
+use crate::{Alarm, Applied, Backend, Error, Repair, Retry, Step, Traffic};
 use known::Known;
 use localhost::Relays;
 use ops::Ops;
@@ -111,18 +111,14 @@ impl Nftables {
     /// Opens the way to nf_tables in the calling thread's network namespace. `alarm` is called from another thread
     /// when somebody else changes the table; the next `apply` then repairs it.
     pub fn open(options: Options, alarm: Alarm) -> Result<Self, Error> {
-        let attempt = || "open nf_tables".to_owned();
+        const ATTEMPT: &str = "open nf_tables";
         if options.check_kernel && nft::kernel_version().is_some_and(|version| version < OLDEST_KERNEL) {
-            let reason = "kube-proxy in nftables mode requires kernel 5.13 or later".to_owned();
-            return Err(Error {
-                attempt: attempt(),
-                reason,
-                kind: ErrorKind::Unsupported,
-            });
+            let reason = "kube-proxy in nftables mode requires kernel 5.13 or later";
+            return Err(Error::new(Step::Open, ATTEMPT, Retry::Futile, reason));
         }
-        let mut client = Client::open().map_err(|error| failed(attempt(), &error))?;
-        client.generation().map_err(|error| failed(attempt(), &error))?;
-        let monitor = Monitor::open(names::TABLE).map_err(|error| failed(attempt(), &error))?;
+        let mut client = Client::open().map_err(Error::opening(ATTEMPT))?;
+        client.generation().map_err(Error::opening(ATTEMPT))?;
+        let monitor = Monitor::open(names::TABLE).map_err(Error::opening(ATTEMPT))?;
         Ok(Self {
             options,
             alarm,
@@ -165,7 +161,7 @@ impl Nftables {
                     Some(now) => generation = Some(now),
                     None => break,
                 },
-                Err(error) => return Err(self.forget(family, &ops, &error)),
+                Err(error) => return Err(self.forget(family, &ops, error)),
             }
         }
         self.families.get_mut(family).known = None;
@@ -196,13 +192,9 @@ impl Nftables {
         let anew = state.refused;
         let reading = || format!("read table {} {}", context.family.as_str(), names::TABLE);
         for attempt in 1.. {
-            let now = self
-                .client
-                .generation()
-                .map_err(|error| failed(reading(), &error))?
-                .id;
+            let now = self.client.generation().map_err(Error::reading(reading()))?.id;
             let compared = known::compare(&mut self.client, plan, context, anew);
-            let (ops, known) = compared.map_err(|error| failed(reading(), &error))?;
+            let (ops, known) = compared.map_err(Error::reading(reading()))?;
             let checked = (attempt < ATTEMPTS).then_some(now);
             match self.client.commit(ops.batch(context.family, checked)) {
                 Ok(()) => {
@@ -219,18 +211,15 @@ impl Nftables {
                     return Ok(ops);
                 }
                 Err(nft::Error::Outdated) => {}
-                Err(error) => return Err(self.forget(family, &ops, &error)),
+                Err(error) => return Err(self.forget(family, &ops, error)),
             }
         }
-        Err(Error {
-            attempt: reading(),
-            reason: "it never stood still".into(),
-            kind: ErrorKind::Transaction,
-        })
+        let reason = "others changed it again and again meanwhile";
+        Err(Error::new(Step::Read, reading(), Retry::Helps, reason))
     }
 
     /// After a refusal nothing is known, and the table is not to be trusted.
-    fn forget(&mut self, family: Family, ops: &Ops, error: &nft::Error) -> Error {
+    fn forget(&mut self, family: Family, ops: &Ops, error: nft::Error) -> Error {
         *self.families.get_mut(family) = FamilyState {
             known: None,
             refused: true,
@@ -240,7 +229,7 @@ impl Nftables {
             ops.additions(),
             ops.removals()
         );
-        failed(attempt, error)
+        Error::writing(attempt)(error)
     }
 
     /// Lets node ports answer on loopback addresses, where that was asked for. Comes after the rules: they keep
@@ -318,12 +307,10 @@ impl Backend for Nftables {
         self.monitor = Monitor::open(names::TABLE).ok();
         self.families = PerFamily::default();
         for family in [nft::Family::Ip, nft::Family::Ip6] {
-            self.client.delete_table(family, names::TABLE).map_err(|error| {
-                failed(
-                    format!("delete table {} {}", family.as_str(), names::TABLE),
-                    &error,
-                )
-            })?;
+            let attempt = format!("delete table {} {}", family.as_str(), names::TABLE);
+            self.client
+                .delete_table(family, names::TABLE)
+                .map_err(Error::writing(attempt))?;
         }
         Ok(())
     }
@@ -339,7 +326,7 @@ impl Backend for Nftables {
                 .filter(|known| known.context.counters)
             {
                 let counted = traffic::read(&mut self.client, known, family);
-                all.extend(counted.map_err(|error| failed("read the counters of nf_tables".into(), &error))?);
+                all.extend(counted.map_err(Error::reading("read the counters of nf_tables"))?);
             }
         }
         Ok(all)
@@ -356,17 +343,4 @@ fn repaired(foreign: ForeignChange, ops: &Ops, family: nft::Family) -> Vec<Repai
         what: ops.summary(family),
         by: Some(by).filter(|by| !by.is_empty()),
     }]
-}
-
-fn failed(attempt: String, error: &nft::Error) -> Error {
-    let kind = if error.is_unsupported() {
-        ErrorKind::Unsupported
-    } else {
-        ErrorKind::Transaction
-    };
-    Error {
-        attempt,
-        reason: error.to_string(),
-        kind,
-    }
 }

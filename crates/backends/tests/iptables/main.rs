@@ -223,7 +223,7 @@ fn a_refused_change_falls_back_and_names_line_and_service() {
         node.run("iptables", "-t nat -F KUBE-SERVICES");
         let applied = node.update([remove(1)]);
         assert!(
-            applied[0].full && applied[0].failed_writes == 1 && applied[0].refused_change,
+            applied[0].full && applied[0].refused.partial == 1 && applied[0].refused.full == 0,
             "{applied:?}"
         );
         let warning = &applied[0].warnings[0];

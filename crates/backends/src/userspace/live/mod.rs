@@ -8,7 +8,6 @@ mod port;
 mod rules;
 mod state;
 
-use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -20,7 +19,7 @@ use ferry_model::{Family, Plan};
 use super::handover::{self, Offering, Predecessor};
 use super::relay::{Relay, Settings};
 use super::ruleset::Ingress;
-use crate::{Alarm, Applied, Backend, Error, ErrorKind, Traffic};
+use crate::{Alarm, Applied, Backend, Error, Traffic};
 use state::State;
 
 /// How soon to try again what did not work.
@@ -77,7 +76,8 @@ impl Userspace {
     /// Starts the relay, with the sockets of a predecessor if there is one. It serves nothing before a plan is applied.
     /// `alarm` is called from another thread when a successor has taken over.
     pub fn open(options: Options, alarm: Alarm) -> Result<Self, Error> {
-        let relay = Relay::start(options.relay.clone()).map_err(failed("start the relay's threads"))?;
+        let relay =
+            Relay::start(options.relay.clone()).map_err(Error::opening("start the relay's threads"))?;
         let mut state = State::new(&options, relay);
         let mut predecessor = None;
         if let Some(path) = &options.handover {
@@ -183,13 +183,4 @@ impl Backend for Userspace {
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn failed(attempt: &str) -> impl Fn(io::Error) -> Error {
-    let attempt = attempt.to_owned();
-    move |error| Error {
-        attempt: attempt.clone(),
-        reason: error.to_string(),
-        kind: ErrorKind::Other,
-    }
 }

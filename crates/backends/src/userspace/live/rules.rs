@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferry_host::iptables::{self, Document, Iptables, Saved, Table, Writers};
+use ferry_host::iptables::{Document, Iptables, Saved, Table, Writers};
 use ferry_model::{Family, ServiceName};
 
 use crate::chains::program;
 use crate::userspace::portals::{self, Present, Rule};
-use crate::{Applied, Error, ErrorKind, Repair, TableRules};
+use crate::{Applied, Error, Repair, TableRules};
 
 /// The rules of some services; of one that is gone, none.
 pub(super) type Changes = Vec<(ServiceName, BTreeSet<Rule>)>;
@@ -28,7 +28,7 @@ impl Rules {
             return Ok(tool.clone());
         }
         let tool = Iptables::detect(program(family), Arc::new(Writers::default()))
-            .map_err(|error| failed("find the iptables program", &error))?;
+            .map_err(Error::opening("find the iptables program"))?;
         self.tool = Some(tool.clone());
         Ok(tool)
     }
@@ -62,7 +62,7 @@ impl Rules {
             portals::change(&gone, &new)
         };
         tool.restore(&document)
-            .map_err(|error| failed("write the rules", &error))?;
+            .map_err(Error::writing("write the rules"))?;
         self.seen = if is_due { Some(Instant::now()) } else { seen };
         self.report(&document, applied);
         Ok(())
@@ -106,13 +106,13 @@ impl Rules {
             return Ok(());
         };
         tool.restore(&portals::removal(&present(&tool)?))
-            .map_err(|error| failed("remove the rules", &error))?;
+            .map_err(Error::writing("remove the rules"))?;
         Ok(())
     }
 }
 
 fn present(tool: &Iptables) -> Result<Present, Error> {
-    let text = tool.save().map_err(|error| failed("list the rules", &error))?;
+    let text = tool.save().map_err(Error::reading("list the rules"))?;
     Ok(Present::of(&Saved::parse(&text)))
 }
 
@@ -132,17 +132,4 @@ fn repairs(known: &BTreeSet<Rule>, present: &Present) -> Vec<Repair> {
     note(foreign, "rule(s) were not ours");
     note(usize::from(!present.is_wired()), "chain or jump was missing");
     repairs
-}
-
-fn failed(attempt: &str, error: &iptables::Error) -> Error {
-    let kind = match error {
-        iptables::Error::Missing { .. } => ErrorKind::Unsupported,
-        iptables::Error::Restore(_) => ErrorKind::Restore,
-        _ => ErrorKind::Other,
-    };
-    Error {
-        attempt: attempt.to_owned(),
-        reason: error.to_string(),
-        kind,
-    }
 }

@@ -22,10 +22,12 @@ use crate::userspace::ports::Ports;
 use crate::userspace::relay::Relay;
 use crate::userspace::render;
 use crate::userspace::ruleset::{Frontend, Ingress, PortRule};
-use crate::{Applied, Error, ErrorKind, Relayed, Traffic};
+use crate::{Applied, Error, Relayed, Traffic};
 
 /// How long a change may wait for addresses that sockets of ours have left, all of them together.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+const LOOPBACK: &str = "put virtual addresses on the loopback interface";
 
 type LivePorts = BTreeMap<PortName, LivePort>;
 
@@ -114,7 +116,7 @@ impl State {
         if applied.full
             && let Some(loopback) = &mut self.loopback
         {
-            loopback.sweep(family).map_err(|error| loopback_failed(&error))?;
+            loopback.sweep(family).map_err(Error::writing(LOOPBACK))?;
         }
         let state = self.families.get_mut(family);
         state.applied = Some((plan.revision(), plan.node().clone()));
@@ -325,10 +327,10 @@ impl State {
             self.close_leaving(family, &mut Vec::new());
         }
         if self.loopback.is_none() {
-            self.loopback = Loopback::open().map_err(|error| loopback_failed(&error))?;
+            self.loopback = Loopback::open().map_err(Error::writing(LOOPBACK))?;
         }
         match &mut self.loopback {
-            Some(loopback) => result.and(loopback.clear().map_err(|error| loopback_failed(&error))),
+            Some(loopback) => result.and(loopback.clear().map_err(Error::writing(LOOPBACK))),
             None => result,
         }
     }
@@ -499,12 +501,4 @@ fn unsupported(service: &ServicePlan, family: Family) -> Vec<String> {
         .filter(|port| port.protocol() == Protocol::Sctp);
     sctp.map(|port| format!("Service {}: SCTP is not supported in userspace mode", port.name))
         .collect()
-}
-
-fn loopback_failed(error: &ferry_host::route::Error) -> Error {
-    Error {
-        attempt: "put virtual addresses on the loopback interface".into(),
-        reason: error.to_string(),
-        kind: ErrorKind::Other,
-    }
 }
