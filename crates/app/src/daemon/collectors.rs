@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use ferry_backends::{Relayed, Traffic};
+use ferry_backends::Traffic;
 use ferry_host::nfacct::Nfacct;
 use ferry_model::Family;
 use ferry_sources::Mailbox;
@@ -12,13 +12,13 @@ use ferry_sources::kube::{REQUEST_SECONDS, Requests};
 
 use super::source::Following;
 use crate::config::Settings;
-use crate::metrics::{Build, Kind, Metrics, Text};
+use crate::metrics::{Buckets, Build, Catalogue, Count, Level, Metrics, ScrapedCounters, Stability, Text};
 use crate::sync::Signal;
 
 /// More series than these would hurt whoever scrapes.
-const MOST_SERIES: usize = 10_000;
+const MAX_SERIES: usize = 10_000;
 /// How long a scrape waits for a loop that is busy.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LOOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the metrics tell about the program and its feature gates.
 pub(super) fn build(settings: &Settings) -> Build {
@@ -41,15 +41,15 @@ pub(super) fn register(
     changes(metrics, mailbox, families.len());
     if let Following::Api(api) = following {
         let (requests, host) = (Arc::clone(api.requests()), host_of(api.server()));
-        metrics.collect_with(move |text| write_requests(text, &requests, &host));
+        metrics.collect_with(move |metrics, text| write_requests(metrics, text, &requests, &host));
     }
     accounting(metrics, settings.mode.metrics.packets);
     // A relay counts whether anybody asks or not.
     if settings.traffic_counters || settings.mode.relays {
         let signal = Arc::clone(signal);
-        metrics.collect_with(move |text| {
+        metrics.collect_with(move |metrics, text| {
             if let Some(traffic) = ask_traffic(&signal) {
-                write_traffic(text, &traffic);
+                write_traffic(metrics, text, &traffic);
             }
         });
     }
@@ -58,16 +58,17 @@ pub(super) fn register(
 /// Service changes count once per family, as in kube-proxy.
 fn changes(metrics: &Metrics, mailbox: &Arc<Mailbox>, families: usize) {
     let mailbox = Arc::clone(mailbox);
-    let services = Arc::clone(&metrics.service_changes);
-    let services_pending = Arc::clone(&metrics.service_changes_pending);
-    let endpoints = Arc::clone(&metrics.endpoint_changes);
-    let endpoints_pending = Arc::clone(&metrics.endpoint_changes_pending);
-    metrics.collect_with(move |_| {
+    metrics.collect_with(move |metrics, _| {
         let counts = mailbox.counts();
-        services.set(&[], (counts.service_changes * families as u64) as f64);
-        services_pending.set(&[], counts.service_changes_pending as f64);
-        endpoints.set(&[], counts.endpoint_changes as f64);
-        endpoints_pending.set(&[], counts.endpoint_changes_pending as f64);
+        let services = (counts.service_changes * families as u64) as f64;
+        metrics.service_changes.set(&[], services);
+        metrics
+            .service_changes_pending
+            .set(&[], counts.service_changes_pending as f64);
+        metrics.endpoint_changes.set(&[], counts.endpoint_changes as f64);
+        metrics
+            .endpoint_changes_pending
+            .set(&[], counts.endpoint_changes_pending as f64);
     });
 }
 
@@ -77,51 +78,22 @@ fn host_of(server: &str) -> String {
     rest.split('/').next().unwrap_or_default().to_owned()
 }
 
-fn write_requests(text: &mut Text, requests: &Requests, host: &str) {
-    let name = "rest_client_requests_total";
-    let help = "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.";
-    text.family(name, Kind::Counter, help);
-    for count in requests.counts() {
-        let labels = [
-            ("code", count.code.as_str()),
-            ("host", host),
-            ("method", count.method.as_str()),
-        ];
-        text.sample(name, labels, count.count as f64);
-    }
-    let name = "rest_client_request_duration_seconds";
-    text.family(
-        name,
-        Kind::Histogram,
-        "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
-    );
-    for times in requests.times() {
-        let labels = [("host", host), ("verb", times.method.as_str())];
-        let bounds = REQUEST_SECONDS
-            .iter()
-            .map(|bound| bound.to_string())
-            .chain(["+Inf".to_owned()]);
-        let mut total = 0;
-        for (bound, count) in bounds.zip(times.buckets) {
-            total += count;
-            let labels = labels.into_iter().chain([("le", bound.as_str())]);
-            text.sample(
-                "rest_client_request_duration_seconds_bucket",
-                labels,
-                total as f64,
-            );
-        }
-        text.sample(
-            "rest_client_request_duration_seconds_sum",
-            labels,
-            times.sum.as_secs_f64(),
-        );
-        text.sample("rest_client_request_duration_seconds_count", labels, total as f64);
-    }
+fn write_requests(metrics: &Catalogue, text: &mut Text, requests: &Requests, host: &str) {
+    let counts = requests.counts();
+    let counts = counts
+        .iter()
+        .map(|row| (vec![&row.code, host, &row.method], Count(row.count as f64)));
+    metrics.requests.write(text, counts);
+    let times = requests.times();
+    let times = times.iter().map(|row| {
+        let buckets = Buckets::counted(&REQUEST_SECONDS, row.buckets.to_vec(), row.sum.as_secs_f64());
+        (vec![host, &row.method], buckets)
+    });
+    metrics.request_duration.write(text, times);
 }
 
 /// Packets that rules with an accounting object have matched; only where the kernel has such objects.
-fn accounting(metrics: &Metrics, packets: &'static [(&str, &str, &str)]) {
+fn accounting(metrics: &Metrics, packets: &[(&'static str, &'static str, &'static str)]) {
     if packets.is_empty() {
         return;
     }
@@ -133,16 +105,15 @@ fn accounting(metrics: &Metrics, packets: &'static [(&str, &str, &str)]) {
             return;
         }
     }
-    metrics.collect_with(move |text| {
+    let declare = |&(object, name, help)| (object, ScrapedCounters::new(name, Stability::Alpha, help, &[]));
+    let families: Vec<(&str, ScrapedCounters)> = packets.iter().map(declare).collect();
+    metrics.collect_with(move |_, text| {
         let Ok(Some(mut nfacct)) = Nfacct::open() else {
             return;
         };
-        for (object, name, help) in packets {
+        for (object, family) in &families {
             match nfacct.get(object) {
-                Ok(Some(count)) => {
-                    text.family(name, Kind::Counter, help);
-                    text.sample(name, [], count.packets as f64);
-                }
+                Ok(Some(count)) => family.write_one(text, Count(count.packets as f64)),
                 Ok(None) => {}
                 Err(error) => tracing::error!(object, err = %error, "Can't read a packet count"),
             }
@@ -156,7 +127,7 @@ pub(super) fn ask_traffic(signal: &Signal) -> Option<Vec<Traffic>> {
     signal.ask(Box::new(move |_, backend| {
         let _ = tell.send(backend.traffic());
     }));
-    match told.recv_timeout(PATIENCE) {
+    match told.recv_timeout(LOOP_TIMEOUT) {
         Ok(Ok(traffic)) => Some(traffic),
         Ok(Err(error)) => {
             tracing::error!(err = %error, "Can't read traffic counters");
@@ -166,114 +137,58 @@ pub(super) fn ask_traffic(signal: &Signal) -> Option<Vec<Traffic>> {
     }
 }
 
-fn write_traffic(text: &mut Text, traffic: &[Traffic]) {
-    let services: Vec<&Traffic> = traffic
-        .iter()
-        .filter(|t| t.endpoint.is_none())
-        .take(MOST_SERIES)
-        .collect();
-    let endpoints: Vec<&Traffic> = traffic
-        .iter()
-        .filter(|t| t.endpoint.is_some())
-        .take(MOST_SERIES)
-        .collect();
-    write_connections(
+fn write_traffic(metrics: &Catalogue, text: &mut Text, traffic: &[Traffic]) {
+    let services = || {
+        traffic
+            .iter()
+            .filter(|row| row.endpoint.is_none())
+            .take(MAX_SERIES)
+    };
+    metrics.service_connections.write(
         text,
-        "ferry_service_connections_total",
-        "[ALPHA] New connections by service port",
-        &services,
+        services().map(|row| (labels(row, None), Count(row.connections as f64))),
     );
-    write_connections(
+    let endpoints = traffic
+        .iter()
+        .filter_map(|row| Some((row, row.endpoint?.to_string())))
+        .take(MAX_SERIES);
+    metrics.endpoint_connections.write(
         text,
-        "ferry_endpoint_connections_total",
-        "[ALPHA] New connections by service port and endpoint",
-        &endpoints,
+        endpoints.map(|(row, endpoint)| (labels(row, Some(&endpoint)), Count(row.connections as f64))),
     );
-    write_bytes(text, &services);
-    write_relayed(text, &services);
-}
-
-fn write_connections(text: &mut Text, name: &str, help: &str, rows: &[&Traffic]) {
-    if rows.is_empty() {
-        return;
-    }
-    text.family(name, Kind::Counter, help);
-    for row in rows {
-        let endpoint = row.endpoint.map(|endpoint| endpoint.to_string());
-        let labels = labels(row)
-            .into_iter()
-            .chain(endpoint.as_deref().map(|e| ("endpoint", e)));
-        text.sample(name, labels, row.connections as f64);
-    }
-}
-
-fn write_bytes(text: &mut Text, rows: &[&Traffic]) {
-    let mut counted = rows.iter().filter_map(|row| Some((row, row.bytes?))).peekable();
-    if counted.peek().is_none() {
-        return;
-    }
-    let name = "ferry_service_bytes_total";
-    text.family(
-        name,
-        Kind::Counter,
-        "[ALPHA] Bytes relayed by service port, to endpoints and back",
+    let bytes = services()
+        .filter_map(|row| Some((row, row.bytes?)))
+        .flat_map(|(row, (forth, back))| [(row, "to_endpoint", forth), (row, "to_client", back)]);
+    metrics.service_bytes.write(
+        text,
+        bytes.map(|(row, direction, bytes)| (labels(row, Some(direction)), Count(bytes as f64))),
     );
-    for (row, (forth, back)) in counted {
-        for (direction, bytes) in [("to_endpoint", forth), ("to_client", back)] {
-            let labels = labels(row).into_iter().chain([("direction", direction)]);
-            text.sample(name, labels, bytes as f64);
-        }
-    }
+    let relayed = || services().filter_map(|row| Some((labels(row, None), row.relayed?)));
+    let open = relayed().map(|(labels, relayed)| (labels, Level(relayed.open as f64)));
+    metrics.open_connections.write(text, open);
+    let failed = relayed().map(|(labels, relayed)| (labels, Count(relayed.failed as f64)));
+    metrics.failed_connections.write(text, failed);
+    let refused = relayed().map(|(labels, relayed)| (labels, Count(relayed.refused as f64)));
+    metrics.refused_connections.write(text, refused);
 }
 
-fn write_relayed(text: &mut Text, rows: &[&Traffic]) {
-    type Pick = fn(&Relayed) -> u64;
-    let families: [(&str, Kind, &str, Pick); 3] = [
-        (
-            "ferry_service_open_connections",
-            Kind::Gauge,
-            "[ALPHA] Connections and UDP associations open through the relay, by service port",
-            |relayed| relayed.open,
-        ),
-        (
-            "ferry_service_failed_connections_total",
-            Kind::Counter,
-            "[ALPHA] Connections for which no endpoint answered, by service port",
-            |relayed| relayed.failed,
-        ),
-        (
-            "ferry_service_refused_connections_total",
-            Kind::Counter,
-            "[ALPHA] Connections and datagrams turned away by policy in the relay, by service port",
-            |relayed| relayed.refused,
-        ),
+/// The values of the labels that name a service port, and one more where there is one.
+fn labels(row: &Traffic, more: Option<&str>) -> Vec<String> {
+    let labels = [
+        row.port.service.namespace(),
+        row.port.service.name(),
+        &row.port.port,
+        row.port.protocol.as_str(),
+        row.family.as_str(),
     ];
-    let relayed: Vec<(&Traffic, Relayed)> =
-        rows.iter().filter_map(|row| Some((*row, row.relayed?))).collect();
-    if relayed.is_empty() {
-        return;
-    }
-    for (name, kind, help, pick) in families {
-        text.family(name, kind, help);
-        for (row, relayed) in &relayed {
-            text.sample(name, labels(row), pick(relayed) as f64);
-        }
-    }
-}
-
-fn labels(row: &Traffic) -> [(&str, &str); 5] {
-    [
-        ("namespace", row.port.service.namespace()),
-        ("service", row.port.service.name()),
-        ("port", &row.port.port),
-        ("protocol", row.port.protocol.as_str()),
-        ("ip_family", row.family.as_str()),
-    ]
+    labels.into_iter().chain(more).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::modes::Mode;
+    use ferry_backends::Relayed;
     use ferry_model::{PortName, Protocol, ServiceName};
 
     fn row(name: &str, endpoint: Option<&str>, bytes: Option<(u64, u64)>) -> Traffic {
@@ -295,10 +210,15 @@ mod tests {
         }
     }
 
+    fn metrics() -> Metrics {
+        Metrics::new(Mode::named("userspace").unwrap(), Build::default())
+    }
+
     #[test]
     fn traffic_is_told_by_service_and_endpoint() {
         let mut text = Text::default();
         write_traffic(
+            &metrics(),
             &mut text,
             &[
                 row("web", None, Some((1, 2))),
@@ -322,12 +242,12 @@ mod tests {
 
     #[test]
     fn the_number_of_series_is_bounded() {
-        let rows: Vec<Traffic> = (0..MOST_SERIES + 5)
+        let rows: Vec<Traffic> = (0..MAX_SERIES + 5)
             .map(|i| row(&format!("s{i}"), None, None))
             .collect();
         let mut text = Text::default();
-        write_traffic(&mut text, &rows);
-        assert_eq!(text.finish().lines().count(), MOST_SERIES + 2);
+        write_traffic(&metrics(), &mut text, &rows);
+        assert_eq!(text.finish().lines().count(), MAX_SERIES + 2);
     }
 
     #[test]
@@ -336,7 +256,12 @@ mod tests {
         requests.note("GET", Some(200), Duration::from_millis(5));
         requests.note("POST", None, Duration::from_secs(100));
         let mut text = Text::default();
-        write_requests(&mut text, &requests, &host_of("https://10.0.0.1:6443/prefix"));
+        write_requests(
+            &metrics(),
+            &mut text,
+            &requests,
+            &host_of("https://10.0.0.1:6443/prefix"),
+        );
         let text = text.finish();
         for line in [
             "rest_client_requests_total{code=\"200\",host=\"10.0.0.1:6443\",method=\"GET\"} 1",

@@ -1,42 +1,81 @@
 //! The list of metrics: one line of name, one of help.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Counters, Family, Gauges, Histograms};
+use super::vector::{Scraped, Value, Vector};
+use super::{
+    Counters, Family, Gauges, Histograms, ScrapedCounters, ScrapedGauges, ScrapedHistograms, Stability,
+};
 use crate::modes::Mode;
 
 const FAMILY: &[&str] = &["ip_family"];
+const SERVICE: &[&str] = &["namespace", "service", "port", "protocol", "ip_family"];
+const REQUEST: &[&str] = &["host", "verb"];
 
-/// Collects the families that a scrape shows.
-#[derive(Default)]
-struct Shelf(Vec<Arc<dyn Family>>);
+/// What a scrape shows.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    /// The families that count.
+    pub(super) families: Vec<Arc<dyn Family>>,
+    /// How many families there are, by what is promised of them.
+    pub(super) by_stability: BTreeMap<Stability, usize>,
+}
 
-impl Shelf {
-    fn put<F: Family + 'static>(&mut self, shown: bool, family: F) -> Arc<F> {
+/// A kind of metric that the catalogue can declare.
+trait Declared: Sized + 'static {
+    /// Lets a scrape show it by itself.
+    fn show(_family: &Arc<Self>, _shown: &mut Shown) {}
+}
+
+impl<V: Value + 'static> Declared for Vector<V> {
+    fn show(family: &Arc<Self>, shown: &mut Shown) {
+        shown.families.push(Arc::clone(family) as Arc<dyn Family>);
+    }
+}
+
+// Written by whoever reads the values.
+impl<V: Value + 'static> Declared for Scraped<V> {}
+
+impl Shown {
+    fn declare<F: Declared>(&mut self, belongs: bool, stability: Stability, family: F) -> Arc<F> {
         let family = Arc::new(family);
         // One that belongs to another mode can still be counted; nobody sees it.
-        if shown {
-            self.0.push(Arc::clone(&family) as Arc<dyn Family>);
+        if belongs {
+            *self.by_stability.entry(stability).or_default() += 1;
+            F::show(&family, self);
         }
         family
     }
 }
 
+/// What is promised of a metric that does not say so.
+macro_rules! stability {
+    () => {
+        Stability::Alpha
+    };
+    ($stability:ident) => {
+        Stability::$stability
+    };
+}
+
 /// Declares the struct, its constructor and, for tests, a way to touch every family.
 macro_rules! catalogue {
-    (|$mode:ident| $( $(#[$doc:meta])* $field:ident: $kind:ident,
+    (|$mode:ident| $( $(#[$doc:meta])* $field:ident: $kind:ident $([$stability:ident])?,
         $name:expr, $help:expr, $labels:expr $(, $bounds:expr)?; )*) => {
         /// Every counter, gauge and histogram by the name that the code has for it.
         #[derive(Debug)]
         pub struct Catalogue { $( $(#[$doc])* pub $field: Arc<$kind>, )* }
 
         impl Catalogue {
-            pub(super) fn new($mode: Mode) -> (Self, Vec<Arc<dyn Family>>) {
-                let mut shelf = Shelf::default();
+            pub(super) fn new($mode: Mode) -> (Self, Shown) {
+                let mut shown = Shown::default();
                 let catalogue = Self { $( $field: {
-                    shelf.put($mode.shows($name), $kind::new($name, $help, $labels $(, $bounds)?))
+                    let stability = stability!($($stability)?);
+                    let family = $kind::new($name, stability, $help, $labels $(, $bounds)?);
+                    shown.declare($mode.shows($name), stability, family)
                 }, )* };
-                (catalogue, shelf.0)
+                (catalogue, shown)
             }
 
             #[cfg(test)]
@@ -160,6 +199,91 @@ catalogue! { |mode|
     /// Events that could not be delivered.
     events_lost: Counters,
         "ferry_events_lost_total", "Events that could not be delivered to the API server", &[];
+
+    /// New connections by service port.
+    service_connections: ScrapedCounters,
+        "ferry_service_connections_total", "New connections by service port", SERVICE;
+    /// New connections by endpoint.
+    endpoint_connections: ScrapedCounters,
+        "ferry_endpoint_connections_total", "New connections by service port and endpoint",
+        &["namespace", "service", "port", "protocol", "ip_family", "endpoint"];
+    /// Bytes relayed.
+    service_bytes: ScrapedCounters,
+        "ferry_service_bytes_total", "Bytes relayed by service port, to endpoints and back",
+        &["namespace", "service", "port", "protocol", "ip_family", "direction"];
+    /// Connections through the relay now.
+    open_connections: ScrapedGauges,
+        "ferry_service_open_connections",
+        "Connections and UDP associations open through the relay, by service port", SERVICE;
+    /// Connections that the relay could not pass on.
+    failed_connections: ScrapedCounters,
+        "ferry_service_failed_connections_total",
+        "Connections for which no endpoint answered, by service port", SERVICE;
+    /// Connections that the relay may not pass on.
+    refused_connections: ScrapedCounters,
+        "ferry_service_refused_connections_total",
+        "Connections and datagrams turned away by policy in the relay, by service port", SERVICE;
+
+    /// Requests to the API server.
+    requests: ScrapedCounters,
+        "rest_client_requests_total",
+        "Number of HTTP requests, partitioned by status code, method, and host.", &["code", "host", "method"];
+    /// How long the answers took.
+    request_duration: ScrapedHistograms,
+        "rest_client_request_duration_seconds",
+        "Request latency in seconds. Broken down by verb, and host.", REQUEST;
+
+    /// Which program this is.
+    build_info: ScrapedGauges [Beta],
+        "kubernetes_build_info",
+        "Always 1; the labels say which Kubernetes release is spoken and what was built.",
+        &["build_date", "compiler", "git_commit", "git_tree_state", "git_version", "go_version", "major",
+            "minor", "platform"];
+    /// Feature gates.
+    feature_enabled: ScrapedGauges [Beta],
+        "kubernetes_feature_enabled", "Whether a Kubernetes feature is on, 1 for yes.", &["name", "stage"];
+    /// Families of this list.
+    registered: ScrapedCounters [Beta],
+        "registered_metrics_total", "Metrics that exist, by stability and by the version that deprecated them.",
+        &["deprecated_version", "stability_level"];
+    /// Families that the operator has switched off: that cannot be done here.
+    disabled: Counters [Beta],
+        "disabled_metrics_total", "Metrics that are switched off.", &[];
+    /// Deprecated families that are not shown: there are none.
+    hidden: Counters [Beta],
+        "hidden_metrics_total", "Deprecated metrics that are not shown.", &[];
+    /// Label values outside a list of allowed ones: there are no such lists.
+    unexpected_categorizations: Counters,
+        "cardinality_enforcement_unexpected_categorizations_total",
+        "Times that a label had a value outside of what is allowed.", &[];
+
+    /// User and system CPU time.
+    process_cpu: ScrapedCounters [Unstated],
+        "process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", &[];
+    /// The limit on open files.
+    process_max_files: ScrapedGauges [Unstated],
+        "process_max_fds", "Maximum number of open file descriptors.", &[];
+    /// Open files.
+    process_open_files: ScrapedGauges [Unstated],
+        "process_open_fds", "Number of open file descriptors.", &[];
+    /// Bytes received in this network namespace.
+    process_received: ScrapedCounters [Unstated],
+        "process_network_receive_bytes_total", "Number of bytes received by the process over the network.", &[];
+    /// Bytes sent in this network namespace.
+    process_transmitted: ScrapedCounters [Unstated],
+        "process_network_transmit_bytes_total", "Number of bytes sent by the process over the network.", &[];
+    /// Memory in use.
+    process_resident: ScrapedGauges [Unstated],
+        "process_resident_memory_bytes", "Resident memory size in bytes.", &[];
+    /// When it started.
+    process_start: ScrapedGauges [Unstated],
+        "process_start_time_seconds", "Start time of the process since unix epoch in seconds.", &[];
+    /// Addresses in use.
+    process_virtual: ScrapedGauges [Unstated],
+        "process_virtual_memory_bytes", "Virtual memory size in bytes.", &[];
+    /// The limit on them.
+    process_max_virtual: ScrapedGauges [Unstated],
+        "process_virtual_memory_max_bytes", "Maximum amount of virtual memory available in bytes.", &[];
 }
 
 /// `count` bounds, each twice the one before.
@@ -190,4 +314,9 @@ mod touch {
     pub(super) fn Histograms(family: &super::Histograms, labels: &[&str]) {
         family.observe(&vec![""; labels.len()], 1.0);
     }
+
+    // These have values only where they are read.
+    pub(super) fn ScrapedCounters(_: &super::ScrapedCounters, _: &[&str]) {}
+    pub(super) fn ScrapedGauges(_: &super::ScrapedGauges, _: &[&str]) {}
+    pub(super) fn ScrapedHistograms(_: &super::ScrapedHistograms, _: &[&str]) {}
 }

@@ -13,10 +13,14 @@ mod vector;
 
 pub use build::{Build, architecture};
 pub use catalogue::Catalogue;
+use catalogue::Shown;
 pub use text::{Kind, Text};
-pub use vector::{Counters, Family, Gauges, Histograms};
+pub use vector::{
+    Buckets, Count, Counters, Family, Gauges, Histograms, Level, ScrapedCounters, ScrapedGauges,
+    ScrapedHistograms, Stability,
+};
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::modes::Mode;
 
@@ -24,7 +28,7 @@ use crate::modes::Mode;
 #[derive(Debug)]
 pub struct Metrics {
     catalogue: Catalogue,
-    families: Vec<Arc<dyn Family>>,
+    shown: Shown,
     sli_checks: Counters,
     sli_state: Gauges,
     collectors: Collectors,
@@ -39,7 +43,7 @@ impl std::ops::Deref for Metrics {
     }
 }
 
-type Collector = Box<dyn Fn(&mut Text) + Send + Sync>;
+type Collector = Box<dyn Fn(&Catalogue, &mut Text) + Send + Sync>;
 
 /// Values that are read when asked for, such as kernel counters.
 #[derive(Default)]
@@ -54,22 +58,24 @@ impl std::fmt::Debug for Collectors {
 impl Metrics {
     /// The metrics of a daemon in this mode.
     pub fn new(mode: Mode, build: Build) -> Self {
-        let (catalogue, mut families) = Catalogue::new(mode);
-        families.sort_by(|a, b| a.name().cmp(b.name()));
+        let (catalogue, mut shown) = Catalogue::new(mode);
+        shown.families.sort_by(|a, b| a.name().cmp(b.name()));
         let sli_checks = Counters::new(
             "kubernetes_healthchecks_total",
+            Stability::Stable,
             "Results of all health checks",
             &["name", "status", "type"],
         );
         let sli_state = Gauges::new(
             "kubernetes_healthcheck",
+            Stability::Stable,
             "Result of a health check, 1 if it passed",
             &["name", "type"],
         );
         sli_state.set(&["ping", "healthz"], 1.0);
         Self {
             catalogue,
-            families,
+            shown,
             sli_checks,
             sli_state,
             collectors: Collectors::default(),
@@ -78,7 +84,7 @@ impl Metrics {
     }
 
     /// Adds values that are read at each scrape.
-    pub fn collect_with(&self, collector: impl Fn(&mut Text) + Send + Sync + 'static) {
+    pub fn collect_with(&self, collector: impl Fn(&Catalogue, &mut Text) + Send + Sync + 'static) {
         self.collectors().push(Box::new(collector));
     }
 
@@ -87,13 +93,17 @@ impl Metrics {
         let mut text = Text::default();
         // First, as some of them bring families up to date.
         for collector in self.collectors().iter() {
-            collector(&mut text);
+            collector(self, &mut text);
         }
-        for family in &self.families {
+        for family in &self.shown.families {
             family.write(&mut text);
         }
-        self.build.write(&mut text);
-        process::write(&mut text);
+        self.build.write(self, &mut text);
+        let registered = self.shown.by_stability.iter();
+        let registered = registered
+            .filter_map(|(stability, count)| Some((vec!["", stability.as_str()?], Count(*count as f64))));
+        self.registered.write(&mut text, registered);
+        process::write(self, &mut text);
         text.finish()
     }
 
@@ -108,7 +118,7 @@ impl Metrics {
         let mut text = Text::default();
         self.sli_state.write(&mut text);
         self.sli_checks.write(&mut text);
-        process::write_start(&mut text);
+        process::write_start(self, &mut text);
         text.finish()
     }
 
@@ -258,10 +268,27 @@ mod tests {
             "process_resident_memory_bytes",
             "process_start_time_seconds",
             "process_cpu_seconds_total",
+            "process_max_fds",
+            "process_open_fds",
+            "process_network_receive_bytes_total",
+            "process_network_transmit_bytes_total",
+            "process_virtual_memory_bytes",
+            "process_virtual_memory_max_bytes",
+            "disabled_metrics_total",
+            "hidden_metrics_total",
         ] {
             assert!(text.contains(&format!("\n{name} ")), "{name}");
         }
         assert!(text.contains("major=\"1\",minor=\"36\""));
+        assert!(text.contains("# HELP kubernetes_build_info [BETA] "));
+        assert!(text.contains("# HELP process_max_fds Maximum"));
+        for (stability, least) in [("ALPHA", 30), ("BETA", 5)] {
+            let name = "registered_metrics_total";
+            let series = format!("\n{name}{{deprecated_version=\"\",stability_level=\"{stability}\"}} ");
+            let (_, count) = text.split_once(&series).unwrap();
+            let count: usize = count.lines().next().unwrap().parse().unwrap();
+            assert!(count >= least, "{stability}: {count}");
+        }
     }
 
     #[test]

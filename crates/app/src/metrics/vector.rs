@@ -1,6 +1,7 @@
 //! Counters, gauges and histograms with labels. One short lock each: they are touched a few times per sync.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,12 +15,100 @@ pub trait Value: std::fmt::Debug + Clone + Send + Sync {
     fn write(&self, text: &mut Text, name: &str, labels: &[(&str, &str)]);
 }
 
-/// A metric family: a value for each combination of label values that was seen.
+/// How much Kubernetes promises of a metric; its help text begins with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stability {
+    /// Nothing.
+    Alpha,
+    /// Its name and labels stay.
+    Beta,
+    /// It stays as it is.
+    Stable,
+    /// The metric is not of Kubernetes' making.
+    Unstated,
+}
+
+impl Stability {
+    /// As it is written, if it is.
+    pub fn as_str(self) -> Option<&'static str> {
+        match self {
+            Self::Alpha => Some("ALPHA"),
+            Self::Beta => Some("BETA"),
+            Self::Stable => Some("STABLE"),
+            Self::Unstated => None,
+        }
+    }
+}
+
+/// What a scrape says of a family before its samples.
 #[derive(Debug)]
-pub struct Vector<V> {
+struct Declaration {
     name: &'static str,
     help: String,
     labels: &'static [&'static str],
+}
+
+impl Declaration {
+    fn new(name: &'static str, stability: Stability, help: &str, labels: &'static [&'static str]) -> Self {
+        let help = match stability.as_str() {
+            Some(stability) => format!("[{stability}] {help}"),
+            None => help.to_owned(),
+        };
+        Self { name, help, labels }
+    }
+
+    /// Writes the family, unless there is nothing to write.
+    fn write<V: Value, L: AsRef<str>>(&self, text: &mut Text, rows: impl IntoIterator<Item = (Vec<L>, V)>) {
+        let mut rows = rows.into_iter().peekable();
+        if rows.peek().is_none() {
+            return;
+        }
+        text.family(self.name, V::KIND, &self.help);
+        for (values, value) in rows {
+            debug_assert_eq!(values.len(), self.labels.len(), "{}", self.name);
+            let values = values.iter().map(AsRef::as_ref);
+            let labels: Vec<(&str, &str)> = self.labels.iter().copied().zip(values).collect();
+            value.write(text, self.name, &labels);
+        }
+    }
+}
+
+/// A family whose values are read when it is written.
+#[derive(Debug)]
+pub struct Scraped<V> {
+    declaration: Declaration,
+    value: PhantomData<V>,
+}
+
+impl<V: Value> Scraped<V> {
+    /// Declares it.
+    pub fn new(
+        name: &'static str,
+        stability: Stability,
+        help: &str,
+        labels: &'static [&'static str],
+    ) -> Self {
+        Self {
+            declaration: Declaration::new(name, stability, help, labels),
+            value: PhantomData,
+        }
+    }
+
+    /// Writes a series for each row of label values, if there are any.
+    pub fn write<L: AsRef<str>>(&self, text: &mut Text, rows: impl IntoIterator<Item = (Vec<L>, V)>) {
+        self.declaration.write(text, rows);
+    }
+
+    /// Writes the only series of a family without labels.
+    pub fn write_one(&self, text: &mut Text, value: V) {
+        self.write(text, [(Vec::<&str>::new(), value)]);
+    }
+}
+
+/// A metric family: a value for each combination of label values that was seen.
+#[derive(Debug)]
+pub struct Vector<V> {
+    declaration: Declaration,
     zero: V,
     series: Mutex<BTreeMap<Vec<String>, V>>,
 }
@@ -35,12 +124,15 @@ pub trait Family: std::fmt::Debug + Send + Sync {
 }
 
 impl<V: Value> Vector<V> {
-    fn with_zero(name: &'static str, help: &str, labels: &'static [&'static str], zero: V) -> Self {
-        // Kubernetes puts a metric's stability before its help text.
+    fn with_zero(
+        name: &'static str,
+        stability: Stability,
+        help: &str,
+        labels: &'static [&'static str],
+        zero: V,
+    ) -> Self {
         let vector = Self {
-            name,
-            help: format!("[ALPHA] {help}"),
-            labels,
+            declaration: Declaration::new(name, stability, help, labels),
             zero,
             series: Mutex::default(),
         };
@@ -50,13 +142,18 @@ impl<V: Value> Vector<V> {
 
     /// A family without labels exists from the start, one with labels only once something was seen.
     fn fill(&self) {
-        if self.labels.is_empty() {
+        if self.declaration.labels.is_empty() {
             self.lock().insert(Vec::new(), self.zero.clone());
         }
     }
 
     fn update(&self, labels: &[&str], change: impl FnOnce(&mut V)) {
-        debug_assert_eq!(labels.len(), self.labels.len(), "{}", self.name);
+        debug_assert_eq!(
+            labels.len(),
+            self.declaration.labels.len(),
+            "{}",
+            self.declaration.name
+        );
         change(
             self.lock()
                 .entry(key(labels))
@@ -81,24 +178,14 @@ fn key(labels: &[&str]) -> Vec<String> {
 
 impl<V: Value> Family for Vector<V> {
     fn name(&self) -> &str {
-        self.name
+        self.declaration.name
     }
 
     fn write(&self, text: &mut Text) {
         let series = self.lock();
-        if series.is_empty() {
-            return;
-        }
-        text.family(self.name, V::KIND, &self.help);
-        for (values, value) in series.iter() {
-            let labels: Vec<(&str, &str)> = self
-                .labels
-                .iter()
-                .copied()
-                .zip(values.iter().map(String::as_str))
-                .collect();
-            value.write(text, self.name, &labels);
-        }
+        let rows = series.iter();
+        self.declaration
+            .write(text, rows.map(|(labels, value)| (labels.clone(), value.clone())));
     }
 
     fn reset(&self) {
@@ -142,6 +229,15 @@ pub struct Buckets {
 }
 
 impl Buckets {
+    /// Observations that were counted elsewhere: in each bucket alone, the last one beyond every bound.
+    pub fn counted(bounds: &[f64], counts: Vec<u64>, sum: f64) -> Self {
+        Self {
+            bounds: bounds.into(),
+            counts,
+            sum,
+        }
+    }
+
     /// How many observations there were.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
@@ -178,11 +274,22 @@ pub type Counters = Vector<Count>;
 pub type Gauges = Vector<Level>;
 /// A family of histograms.
 pub type Histograms = Vector<Buckets>;
+/// Counters that are read when they are written.
+pub type ScrapedCounters = Scraped<Count>;
+/// Gauges that are read when they are written.
+pub type ScrapedGauges = Scraped<Level>;
+/// Histograms that are read when they are written.
+pub type ScrapedHistograms = Scraped<Buckets>;
 
 impl Counters {
     /// Counters with the given labels.
-    pub fn new(name: &'static str, help: &str, labels: &'static [&'static str]) -> Self {
-        Self::with_zero(name, help, labels, Count(0.0))
+    pub fn new(
+        name: &'static str,
+        stability: Stability,
+        help: &str,
+        labels: &'static [&'static str],
+    ) -> Self {
+        Self::with_zero(name, stability, help, labels, Count(0.0))
     }
 
     /// Counts one.
@@ -203,8 +310,13 @@ impl Counters {
 
 impl Gauges {
     /// Gauges with the given labels.
-    pub fn new(name: &'static str, help: &str, labels: &'static [&'static str]) -> Self {
-        Self::with_zero(name, help, labels, Level(0.0))
+    pub fn new(
+        name: &'static str,
+        stability: Stability,
+        help: &str,
+        labels: &'static [&'static str],
+    ) -> Self {
+        Self::with_zero(name, stability, help, labels, Level(0.0))
     }
 
     /// Sets one gauge.
@@ -215,17 +327,20 @@ impl Gauges {
 
 impl Histograms {
     /// Histograms with the given labels and upper bounds.
-    pub fn new(name: &'static str, help: &str, labels: &'static [&'static str], bounds: Vec<f64>) -> Self {
+    pub fn new(
+        name: &'static str,
+        stability: Stability,
+        help: &str,
+        labels: &'static [&'static str],
+        bounds: Vec<f64>,
+    ) -> Self {
         let counts = vec![0; bounds.len() + 1];
         Self::with_zero(
             name,
+            stability,
             help,
             labels,
-            Buckets {
-                bounds: bounds.into(),
-                counts,
-                sum: 0.0,
-            },
+            Buckets::counted(&bounds, counts, 0.0),
         )
     }
 
@@ -252,7 +367,7 @@ mod tests {
 
     #[test]
     fn labelled_families_appear_once_seen_and_plain_ones_at_once() {
-        let labelled = Counters::new("a_total", "A", &["code"]);
+        let labelled = Counters::new("a_total", Stability::Alpha, "A", &["code"]);
         assert_eq!(text_of(&labelled), "");
         labelled.increment(&["503"]);
         labelled.increment(&["200"]);
@@ -261,7 +376,7 @@ mod tests {
             text_of(&labelled),
             "# HELP a_total [ALPHA] A\n# TYPE a_total counter\na_total{code=\"200\"} 2\na_total{code=\"503\"} 1\n"
         );
-        let plain = Gauges::new("b", "B", &[]);
+        let plain = Gauges::new("b", Stability::Alpha, "B", &[]);
         assert_eq!(text_of(&plain), "# HELP b [ALPHA] B\n# TYPE b gauge\nb 0\n");
         plain.set(&[], 1.5);
         plain.reset();
@@ -270,7 +385,7 @@ mod tests {
 
     #[test]
     fn histograms_are_cumulative_and_bounds_inclusive() {
-        let histogram = Histograms::new("h", "H", &["f"], vec![0.001, 1.0]);
+        let histogram = Histograms::new("h", Stability::Alpha, "H", &["f"], vec![0.001, 1.0]);
         for value in [0.001, 0.5, 1.0, 2.0] {
             histogram.observe(&["x"], value);
         }
@@ -284,7 +399,7 @@ mod tests {
 
     #[test]
     fn label_values_are_escaped() {
-        let gauge = Gauges::new("g", "line\nbreak \\", &["l"]);
+        let gauge = Gauges::new("g", Stability::Alpha, "line\nbreak \\", &["l"]);
         gauge.set(&["a\"b\\c\nd"], f64::INFINITY);
         assert_eq!(
             text_of(&gauge),

@@ -37,12 +37,12 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
             (
                 "ct_state_invalid_dropped_pkts",
                 "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-                "[ALPHA] packets dropped by iptables to work around conntrack problems",
+                "packets dropped by iptables to work around conntrack problems",
             ),
             (
                 "localhost_nps_accepted_pkts",
                 "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
-                "[ALPHA] Number of packets accepted on nodeports of loopback interface",
+                "Number of packets accepted on nodeports of loopback interface",
             ),
         ],
     },

@@ -1,11 +1,11 @@
-//! `/flagz` and `/statusz`: text for people, or JSON for those who name the exact kind they want.
+//! `/flagz` and `/statusz`: text for people, or JSON or YAML for those who name the exact kind they want.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use crate::clock;
+use crate::{KUBERNETES_VERSION, clock};
 
 /// One of the two pages, in both forms.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ pub enum Rendered {
 
 const NOTICE: &str = "Warning: this page is for people; its form may change at any time.";
 const DEPRECATED: &str = "299 - \"config.k8s.io/v1alpha1 is deprecated, use config.k8s.io/v1beta1\"";
-/// The Kubernetes release as the pages give it.
-const MINOR: &str = "1.36";
+/// The Kubernetes release whose behaviour is offered.
+const EMULATED: &str = "1.36";
 
 impl Component {
     /// Every flag with its value.
@@ -60,10 +60,11 @@ impl Component {
     pub fn statusz(started: SystemTime, now: SystemTime) -> Self {
         let up = now.duration_since(started).unwrap_or_default().as_secs();
         let paths = ["/configz", "/flagz", "/healthz", "/metrics", "/proxyMode"];
+        let binary = KUBERNETES_VERSION.trim_start_matches('v');
         let compiled = format!("none (ferry {}, rustc)", env!("CARGO_PKG_VERSION"));
         let text = format!(
             "\nkube-proxy statusz\n{NOTICE}\n\nStarted: {}\nUp: {} hr {:02} min {:02} sec\nGo version: {compiled}\n\
-             Binary version: {MINOR}\nEmulation version: {MINOR}\nPaths: {}\n",
+             Binary version: {binary}\nEmulation version: {EMULATED}\nPaths: {}\n",
             clock::unix_date(started),
             up / 3600,
             up / 60 % 60,
@@ -81,8 +82,8 @@ impl Component {
             "startTime": clock::rfc3339(whole_second),
             "uptimeSeconds": up,
             "goVersion": compiled,
-            "binaryVersion": MINOR,
-            "emulationVersion": MINOR,
+            "binaryVersion": binary,
+            "emulationVersion": EMULATED,
             "paths": paths,
         });
         Self {
@@ -102,15 +103,16 @@ impl Component {
             let media = parts.next().unwrap_or_default();
             match media {
                 "*/*" | "text/*" | "text/plain" => return Rendered::Text(self.text.clone()),
-                // JSON is YAML, too.
-                "application/json" | "application/yaml" => {
-                    let content_type = if media == "application/json" {
-                        "application/json"
-                    } else {
-                        "application/yaml"
-                    };
+                "application/json" => {
                     if let Some(version) = self.asked_version(parts) {
-                        return self.structured(content_type, version);
+                        return self.structured("application/json", version, self.json(version));
+                    }
+                }
+                "application/yaml" => {
+                    if let Some(version) = self.asked_version(parts)
+                        && let Ok(body) = serde_saphyr::to_string(&self.object(version))
+                    {
+                        return self.structured("application/yaml", version, body);
                     }
                 }
                 _ => {}
@@ -138,7 +140,25 @@ impl Component {
             .find(|known| version == Some(known))
     }
 
-    fn structured(&self, content_type: &'static str, version: &'static str) -> Rendered {
+    fn structured(&self, content_type: &'static str, version: &str, body: String) -> Rendered {
+        let warning = (version == "v1alpha1").then_some(DEPRECATED);
+        Rendered::Structured {
+            content_type,
+            body,
+            warning,
+        }
+    }
+
+    fn object(&self, version: &str) -> Value {
+        let mut object = self.fields.clone();
+        object["kind"] = self.kind.into();
+        object["apiVersion"] = format!("config.k8s.io/{version}").into();
+        object["metadata"] = json!({ "name": "kube-proxy" });
+        object
+    }
+
+    /// With what says what it is in front.
+    fn json(&self, version: &str) -> String {
         let mut body = format!(
             "{{\"kind\":\"{}\",\"apiVersion\":\"config.k8s.io/{version}\",\"metadata\":{{\"name\":\"kube-proxy\"}}",
             self.kind
@@ -149,12 +169,7 @@ impl Component {
             }
         }
         body.push('}');
-        let warning = (version == "v1alpha1").then_some(DEPRECATED);
-        Rendered::Structured {
-            content_type,
-            body,
-            warning,
-        }
+        body
     }
 }
 
@@ -210,6 +225,18 @@ mod tests {
             matches!(old, Rendered::Structured { warning: Some(_), .. }),
             "{old:?}"
         );
+        let Rendered::Structured {
+            content_type, body, ..
+        } = flags().render("application/yaml;v=v1beta1;g=config.k8s.io;as=Flagz")
+        else {
+            panic!()
+        };
+        assert_eq!(content_type, "application/yaml");
+        assert_eq!(
+            body,
+            "apiVersion: config.k8s.io/v1beta1\nflags:\n  bind-address: \"0.0.0.0\"\n  v: \"2\"\nkind: Flagz\n\
+             metadata:\n  name: kube-proxy\n"
+        );
         for refused in [
             "application/json",
             "application/json;v=v1beta1;g=config.k8s.io;as=Statusz",
@@ -234,5 +261,11 @@ mod tests {
         assert!(page.text.contains("\nUp: 1 hr 02 min 03 sec\n"), "{}", page.text);
         assert_eq!(page.fields["startTime"], "2026-11-15T10:47:51Z");
         assert_eq!(page.fields["uptimeSeconds"], 3723);
+        assert!(
+            page.text
+                .contains("\nBinary version: 1.36.4\nEmulation version: 1.36\n"),
+            "{}",
+            page.text
+        );
     }
 }

@@ -69,7 +69,7 @@ async fn answer(request: Request<Incoming>, exposed: Arc<Exposed>) -> Reply {
             exposed.metrics.reset_slis();
             reply(StatusCode::OK, TEXT, "metrics reset\n")
         }
-        "/metrics/slis" => exposition(exposed.metrics.sli_text()),
+        "/metrics/slis" => exposition(exposed.metrics.sli_text(), exposed.started),
         "/configz" => reply(StatusCode::OK, JSON, exposed.configz.clone()),
         "/flagz" if exposed.flagz => component(&head.headers, &Component::flagz(&exposed.flags)),
         "/statusz" if exposed.statusz => component(
@@ -100,33 +100,32 @@ fn health(query: &str, metrics: &Metrics) -> Reply {
     } else {
         "[+]ping ok"
     };
-    match verbose {
-        true => reply(StatusCode::OK, TEXT, format!("{line}\nhealthz check passed\n")),
-        false => reply(StatusCode::OK, TEXT, "ok"),
+    if verbose {
+        reply(StatusCode::OK, TEXT, format!("{line}\nhealthz check passed\n"))
+    } else {
+        reply(StatusCode::OK, TEXT, "ok")
     }
 }
 
 /// Collectors may wait for the kernel or the loop, so they get a thread of their own.
 async fn metrics(exposed: Arc<Exposed>) -> Reply {
-    let started = crate::clock::unix_seconds(exposed.started) as u64;
-    let text = tokio::task::spawn_blocking(move || exposed.metrics.text()).await;
-    let mut reply = match text {
-        Ok(text) => exposition(text),
-        Err(error) => return reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
-    };
-    reply
-        .headers_mut()
-        .insert("process-start-time-unix", HeaderValue::from(started));
-    reply
+    let started = exposed.started;
+    match tokio::task::spawn_blocking(move || exposed.metrics.text()).await {
+        Ok(text) => exposition(text, started),
+        Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+    }
 }
 
-fn exposition(text: String) -> Reply {
+fn exposition(text: String, started: SystemTime) -> Reply {
     let mut reply = reply(
         StatusCode::OK,
         "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
         text,
     );
-    reply.headers_mut().remove(http::header::X_CONTENT_TYPE_OPTIONS);
+    let headers = reply.headers_mut();
+    headers.remove(http::header::X_CONTENT_TYPE_OPTIONS);
+    let started = crate::clock::unix_seconds(started) as u64;
+    headers.insert("process-start-time-unix", HeaderValue::from(started));
     reply
 }
 

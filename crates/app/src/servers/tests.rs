@@ -267,7 +267,10 @@ fn the_metrics_server_has_upstreams_pages() {
         );
     }
 
-    let slis = get(at, "/metrics/slis").body;
+    let slis = get(at, "/metrics/slis");
+    assert_eq!(slis.header("process-start-time-unix"), Some("1794739671"));
+    let slis = slis.body;
+    assert!(slis.contains("# HELP kubernetes_healthcheck [STABLE] "), "{slis}");
     assert!(
         slis.contains("\nkubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1\n"),
         "{slis}"
@@ -289,7 +292,7 @@ fn the_metrics_server_has_upstreams_pages() {
     let statusz: serde_json::Value = serde_json::from_str(&statusz.body).unwrap();
     assert_eq!(
         (&statusz["kind"], &statusz["binaryVersion"]),
-        (&"Statusz".into(), &"1.36".into())
+        (&"Statusz".into(), &"1.36.4".into())
     );
     assert_eq!(
         ask(at, "GET", "/statusz", "Accept: application/json\r\n", "").status,

@@ -129,6 +129,12 @@ pub struct Usage {
     pub resident: u64,
     /// Virtual memory in bytes.
     pub virtual_memory: u64,
+    /// The limit on it.
+    pub max_virtual_memory: u64,
+    /// Bytes that came in over the network namespace's interfaces.
+    pub received: u64,
+    /// Bytes that went out.
+    pub transmitted: u64,
     /// Open file descriptors.
     pub open_files: u64,
     /// The limit on them.
@@ -156,15 +162,38 @@ pub fn usage() -> Result<Usage, Error> {
         });
     };
     let status = read("/proc/self/status")?;
-    let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit = |resource| {
+        let limit = rustix::process::getrlimit(resource);
+        limit.current.unwrap_or(u64::MAX)
+    };
+    // Missing where /proc/net is restricted.
+    let (received, transmitted) = std::fs::read_to_string("/proc/self/net/netstat")
+        .ok()
+        .and_then(|netstat| octets(&netstat))
+        .unwrap_or_default();
     Ok(Usage {
         cpu: ticks(user + system),
         resident: kilobytes(&status, "VmRSS:"),
         virtual_memory: kilobytes(&status, "VmSize:"),
+        max_virtual_memory: limit(rustix::process::Resource::As),
+        received,
+        transmitted,
         open_files: std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64),
-        max_files: limits.current.unwrap_or(u64::MAX),
+        max_files: limit(rustix::process::Resource::Nofile),
         started: boot_time()? + ticks(start),
     })
+}
+
+/// The columns `InOctets` and `OutOctets` of the lines `IpExt:`, of which the first holds the names and the second the
+/// numbers.
+fn octets(netstat: &str) -> Option<(u64, u64)> {
+    let mut lines = netstat.lines().filter(|line| line.starts_with("IpExt:"));
+    let (names, numbers) = (lines.next()?, lines.next()?);
+    let column = |name: &str| {
+        let index = names.split_whitespace().position(|found| found == name)?;
+        numbers.split_whitespace().nth(index)?.parse().ok()
+    };
+    Some((column("InOctets")?, column("OutOctets")?))
 }
 
 fn ticks(count: u64) -> Duration {
@@ -199,12 +228,21 @@ mod tests {
         let usage = usage().unwrap();
         assert!(usage.resident > 100_000, "{usage:?}");
         assert!(usage.virtual_memory >= usage.resident, "{usage:?}");
+        assert!(usage.max_virtual_memory >= usage.virtual_memory, "{usage:?}");
         assert!(usage.open_files >= 3, "{usage:?}");
         let now = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .unwrap();
         assert!(usage.started <= now + Duration::from_secs(2), "{usage:?}");
         assert!(usage.started + Duration::from_secs(86_400) > now, "{usage:?}");
+    }
+
+    #[test]
+    fn bytes_are_found_by_the_names_of_their_columns() {
+        let netstat = "TcpExt: A B\nTcpExt: 1 2\nIpExt: InNoRoutes InOctets OutOctets\nIpExt: 7 8 9\n";
+        assert_eq!(octets(netstat), Some((8, 9)));
+        assert_eq!(octets("IpExt: InOctets\nIpExt: 1\n"), None);
+        assert_eq!(octets(""), None);
     }
 
     #[test]
