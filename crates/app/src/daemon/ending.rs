@@ -83,6 +83,8 @@ impl Interrupts {
                 if told.first.set((name, Instant::now())).is_err() {
                     std::process::exit(0);
                 }
+                // Whoever waits for a program, waits no longer.
+                process::end_children();
                 signal.stop(Stop::Signal(name));
             }
         };

@@ -6,7 +6,10 @@ mod house;
 mod relayed;
 mod signals;
 
-use house::{House, load_balancer, service, slice};
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use house::{Daemon, House, load_balancer, service, slice};
 use serde_json::json;
 
 #[test]
@@ -253,6 +256,52 @@ fn it_ends_on_a_signal_while_it_waits_for_the_server() {
         assert_eq!(daemon.wait_end(), Some(0));
         std::fs::remove_file(house.path("log")).unwrap();
     }
+}
+
+/// Makes this script the restore program, and returns the daemon that uses it, once the script runs.
+fn daemon_with_restore<'a>(house: &'a House, script: &str) -> Daemon<'a> {
+    let (programs, running) = (house.path("programs"), house.path("running"));
+    std::fs::create_dir_all(&programs).unwrap();
+    let restore = programs.join("iptables-restore");
+    let script = format!("#!/bin/sh\necho $$ > {}\n{script}\n", running.display());
+    std::fs::write(&restore, script).unwrap();
+    std::fs::set_permissions(&restore, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("PATH={}:{}", programs.display(), env!("PATH"));
+    let daemon = house.daemon_as(&["env", &path, env!("CARGO_BIN_EXE_ferry")], "iptables", &[]);
+    house.wait("the restore program", || {
+        std::fs::read_to_string(&running).is_ok_and(|pid| pid.ends_with('\n'))
+    });
+    daemon
+}
+
+#[test]
+fn it_ends_on_a_signal_while_a_program_hangs() {
+    let house = House::build("daemon-hangs");
+    let mut daemon = daemon_with_restore(&house, "sleep 600; true");
+    let start = Instant::now();
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.wait_end(), Some(0));
+    assert!(start.elapsed() < Duration::from_secs(10), "{}", house.log());
+    let pid = std::fs::read_to_string(house.path("running")).unwrap();
+    house.wait("the end of the program", || {
+        !std::path::Path::new("/proc").join(pid.trim()).exists()
+    });
+}
+
+#[test]
+fn a_program_that_floods_its_error_output_fills_no_memory() {
+    let house = House::build("daemon-floods");
+    let mut daemon = daemon_with_restore(&house, "exec yes a great many words >&2");
+    std::thread::sleep(Duration::from_secs(2));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.id())).unwrap();
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
+    let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kilobytes < 200_000, "{kilobytes} kB");
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.wait_end(), Some(0));
 }
 
 #[test]

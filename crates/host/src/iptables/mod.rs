@@ -8,7 +8,6 @@ mod document;
 mod failure;
 mod lock;
 mod mixed;
-mod process;
 mod program;
 mod rule;
 mod saved;
@@ -88,6 +87,12 @@ pub enum Error {
         /// Who held the xtables lock meanwhile.
         lock: Option<LockWait>,
     },
+    /// The program was ended, or not started, because this process is about to end.
+    #[error("{program} was not run to its end, because this process is about to end")]
+    Ending {
+        /// Its name.
+        program: String,
+    },
     /// Somebody else held the xtables lock for longer than the program was told to wait.
     #[error("{program} did not get the xtables lock{}", lock::described(.lock))]
     Locked {
@@ -123,8 +128,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether trying again later can help without anything being changed: a held lock, a program that was too slow.
+    /// Whether trying again later can help without anything being changed: a held lock, a program that was too slow or
+    /// was ended with us.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Error::Locked { .. } | Error::Timeout { .. })
+        matches!(
+            self,
+            Error::Locked { .. } | Error::Timeout { .. } | Error::Ending { .. }
+        )
     }
 }

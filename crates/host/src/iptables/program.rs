@@ -8,13 +8,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lock::{self, Holder, LockWait, OwnLock};
-use super::process::{self, Attend, Ran, Trouble, Unattended};
 use super::{Document, Error, Failure, Ip, Writers};
+use crate::process::{self, Attend, Limits, Ran, RunError, Unattended};
 
-/// A restore of a very large table takes minutes with some versions; nothing sound takes longer than this.
-const RESTORE_LIMIT: Duration = Duration::from_secs(15 * 60);
-const SAVE_LIMIT: Duration = Duration::from_secs(5 * 60);
-const SHORT_LIMIT: Duration = Duration::from_secs(60);
+/// The largest documents take seconds, on a busy machine tens of seconds; what takes longer than this hangs.
+const RESTORE_LIMITS: Limits = Limits {
+    time: Duration::from_secs(3 * 60),
+    output: 1 << 20,
+};
+/// A table of fifty thousand services is some hundred megabytes of text.
+const SAVE_LIMITS: Limits = Limits {
+    time: Duration::from_secs(2 * 60),
+    output: 1 << 30,
+};
+const SHORT_LIMITS: Limits = Limits {
+    time: Duration::from_secs(60),
+    output: 1 << 20,
+};
 /// How long a program waits for the xtables lock before it gives up, in seconds.
 const LOCK_SECONDS: &str = "5";
 /// The status by which the programs say "no lock, no memory".
@@ -171,9 +181,10 @@ impl Iptables {
             program: program.clone(),
             output: output.clone(),
         })?;
-        let flavour = match output.contains("nf_tables") {
-            true => Flavour::Nft,
-            false => Flavour::Legacy,
+        let flavour = if output.contains("nf_tables") {
+            Flavour::Nft
+        } else {
+            Flavour::Legacy
         };
         let restore_versioned = version >= Version(1, 6, 2)
             || first_line(&format!("{program}-restore")).is_ok_and(|line| Version::parse(&line).is_some());
@@ -217,7 +228,7 @@ impl Iptables {
         command
             .args(self.features.wait.args())
             .args(["-S", "POSTROUTING", "-t", "nat"]);
-        process::run(&mut command, &[], SHORT_LIMIT, &mut Unattended).is_ok_and(|ran| ran.status.success())
+        process::run(&mut command, &[], SHORT_LIMITS, &mut Unattended).is_ok_and(|ran| ran.status.success())
     }
 
     /// Does what a document says; chains that it does not name are left alone. Each of its tables is changed whole or
@@ -244,39 +255,36 @@ impl Iptables {
             tool: self,
             seen: None,
         };
-        let result = process::run(&mut command, document, RESTORE_LIMIT, &mut attendant);
+        let result = process::run(&mut command, document, RESTORE_LIMITS, &mut attendant);
         let lock = attendant.seen.map(|seen| LockWait {
             holder: seen.holder,
             held: seen.last - seen.first,
         });
-        let ran = result.map_err(|trouble| self.trouble(&program, RESTORE_LIMIT, trouble, lock.clone()))?;
-        match ran.status.success() {
-            true => Ok(Restored { lock }),
-            false if is_lock_problem(&ran) => Err(Error::Locked {
-                program,
-                lock: lock.or_else(|| self.holder_now()),
-            }),
-            false => {
-                let failure =
-                    Failure::parse(&program, ran.status.to_string(), &ran.stderr, &document.concat());
-                Err(Error::Restore(Box::new(failure)))
-            }
+        let ran = result.map_err(|error| not_run(&program, RESTORE_LIMITS, error, lock.clone()))?;
+        if ran.status.success() {
+            return Ok(Restored { lock });
         }
+        if is_lock_problem(&ran) {
+            let lock = lock.or_else(|| self.holder_now());
+            return Err(Error::Locked { program, lock });
+        }
+        let failure = Failure::parse(&program, ran.status.to_string(), &ran.stderr, &document.concat());
+        Err(Error::Restore(Box::new(failure)))
     }
 
     /// Every table of this family as save prints it.
     pub fn save(&self) -> Result<String, Error> {
         let program = format!("{}-save", self.program);
-        let result = process::run(&mut self.command(&program), &[], SAVE_LIMIT, &mut Unattended);
-        let ran = result.map_err(|trouble| self.trouble(&program, SAVE_LIMIT, trouble, None))?;
-        match ran.status.success() {
-            true => Ok(text(ran.stdout)),
-            false => Err(Error::Failed {
+        let result = process::run(&mut self.command(&program), &[], SAVE_LIMITS, &mut Unattended);
+        let ran = result.map_err(|error| not_run(&program, SAVE_LIMITS, error, None))?;
+        if !ran.status.success() {
+            return Err(Error::Failed {
                 command: program,
                 status: ran.status.to_string(),
                 stderr: ran.stderr,
-            }),
+            });
         }
+        Ok(text(ran.stdout))
     }
 
     fn command(&self, program: &str) -> Command {
@@ -298,17 +306,6 @@ impl Iptables {
             holder,
             held: seconds,
         })
-    }
-
-    fn trouble(&self, program: &str, limit: Duration, trouble: Trouble, lock: Option<LockWait>) -> Error {
-        match trouble {
-            Trouble::Timeout => Error::Timeout {
-                program: program.to_owned(),
-                limit,
-                lock,
-            },
-            Trouble::Io(source) => not_run(program, source),
-        }
     }
 }
 
@@ -369,15 +366,8 @@ fn is_lock_problem(ran: &Ran) -> bool {
 fn first_line(program: &str) -> Result<String, Error> {
     let mut command = Command::new(program);
     command.arg("--version").env("LC_ALL", "C");
-    let ran =
-        process::run(&mut command, &[], SHORT_LIMIT, &mut Unattended).map_err(|trouble| match trouble {
-            Trouble::Timeout => Error::Timeout {
-                program: program.to_owned(),
-                limit: SHORT_LIMIT,
-                lock: None,
-            },
-            Trouble::Io(source) => not_run(program, source),
-        })?;
+    let ran = process::run(&mut command, &[], SHORT_LIMITS, &mut Unattended)
+        .map_err(|error| not_run(program, SHORT_LIMITS, error, None))?;
     Ok(String::from_utf8_lossy(&ran.stdout)
         .lines()
         .next()
@@ -385,15 +375,17 @@ fn first_line(program: &str) -> Result<String, Error> {
         .to_owned())
 }
 
-fn not_run(program: &str, source: io::Error) -> Error {
-    match source.kind() {
-        io::ErrorKind::NotFound => Error::Missing {
-            program: program.to_owned(),
+fn not_run(program: &str, limits: Limits, error: RunError, lock: Option<LockWait>) -> Error {
+    let program = program.to_owned();
+    match error {
+        RunError::Timeout => Error::Timeout {
+            program,
+            limit: limits.time,
+            lock,
         },
-        _ => Error::Run {
-            program: program.to_owned(),
-            source,
-        },
+        RunError::Ending => Error::Ending { program },
+        RunError::Io(source) if source.kind() == io::ErrorKind::NotFound => Error::Missing { program },
+        RunError::Io(source) => Error::Run { program, source },
     }
 }
 

@@ -3,7 +3,15 @@
 //! Always holds: an error names the module and the command that would bring it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process::{self, Limits, Unattended};
+
+const MODPROBE_LIMITS: Limits = Limits {
+    time: Duration::from_secs(60),
+    output: 1 << 20,
+};
 
 /// A module is not there and could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -61,14 +69,14 @@ impl Modules {
             module: module.to_owned(),
             why,
         };
-        match Command::new("modprobe").arg(module).stdin(Stdio::null()).output() {
+        let mut command = Command::new("modprobe");
+        match process::run(command.arg(module), &[], MODPROBE_LIMITS, &mut Unattended) {
             Ok(done) if done.status.success() => Ok(()),
             Ok(done) => {
-                let text = String::from_utf8_lossy(&done.stderr);
-                let last = text.lines().next_back().unwrap_or("modprobe failed").trim();
-                Err(missing(last.to_owned()))
+                let last = done.stderr.lines().next_back().unwrap_or("modprobe failed");
+                Err(missing(last.trim().to_owned()))
             }
-            Err(error) => Err(missing(format!("modprobe cannot be started: {error}"))),
+            Err(error) => Err(missing(format!("modprobe cannot be run: {error}"))),
         }
     }
 }

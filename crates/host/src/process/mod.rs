@@ -1,11 +1,14 @@
-//! This process and the machine as it sees them: CPUs, its OOM score, its resource use.
-//! May read `/proc` and `/sys`, write `/proc/self/oom_score_adj`, raise its limit on open files, and start this
-//! program over.
+//! This process and the machine as it sees them: CPUs, its OOM score, its resource use, the programs that it runs.
+//! May read `/proc` and `/sys`, write `/proc/self/oom_score_adj`, raise its limit on open files, run programs, and
+//! start this one over.
 
 mod again;
+mod child;
 mod memory;
 
 pub use again::{StandIn, is_stand_in, reap_stand_in, replace, stand_in};
+pub use child::end_children;
+pub(crate) use child::{Attend, Limits, Ran, RunError, Unattended, run};
 pub use memory::release_free_memory;
 
 use std::path::{Path, PathBuf};
