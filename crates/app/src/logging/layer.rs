@@ -37,7 +37,7 @@ impl fmt::Debug for KlogLayer {
 }
 
 impl KlogLayer {
-    pub(super) fn new(logging: Logging, sink: Sink) -> Self {
+    pub(crate) fn new(logging: Logging, sink: Sink) -> Self {
         let verbosity = AtomicU32::new(logging.verbosity);
         let settings = RwLock::new(Arc::new(logging));
         Self {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use ferry_backends::Traffic;
-use ferry_model::{Family, PortName, ServicePlan};
+use ferry_model::{Family, PortName, ServicePlan, Skipped};
 use ferry_sources::{Mailbox, Problem};
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,10 @@ pub struct StatusReport {
     pub services: usize,
     /// EndpointSlices known.
     pub slices: usize,
-    /// Objects, or parts of them, that are not served, with the reason.
+    /// How many objects, or parts of them, are not served.
+    #[serde(default)]
+    pub not_served: usize,
+    /// Objects, or parts of them, that are not served, with the reason; the first of them, where they are many.
     pub skipped: Vec<String>,
     /// Trouble with the source: an API server that cannot be reached, a broken file.
     pub problems: Vec<String>,
@@ -122,10 +125,6 @@ impl StatusReport {
     /// From what the loop has published; without rows and notes, which only the loop itself can tell.
     pub(super) fn of(facts: &Facts, notice: &Notice, mailbox: &Mailbox, now: SystemTime) -> Self {
         let seconds_since = |time: SystemTime| now.duration_since(time).unwrap_or_default().as_secs_f64();
-        let skipped = mailbox
-            .skipped()
-            .into_iter()
-            .chain(notice.contested.iter().cloned());
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
             kubernetes: crate::KUBERNETES_VERSION.into(),
@@ -147,7 +146,8 @@ impl StatusReport {
                 .collect(),
             services: notice.tally.services,
             slices: notice.slices,
-            skipped: skipped.map(|skipped| skipped.to_string()).collect(),
+            not_served: mailbox.skipped_count() + notice.contested.len(),
+            skipped: skipped(mailbox, &notice.contested),
             problems: problems(mailbox),
             notes: Vec::new(),
             rows: None,
@@ -175,6 +175,25 @@ impl FamilyReport {
             warnings: state.warnings.clone(),
         }
     }
+}
+
+/// How many objects that are not served are named; more would say no more.
+const MAX_SKIPPED: usize = 1000;
+
+/// What is not served and why, a line each.
+pub(super) fn skipped(mailbox: &Mailbox, contested: &[Skipped]) -> Vec<String> {
+    let all = mailbox.skipped();
+    let mut lines: Vec<String> = all
+        .iter()
+        .chain(contested)
+        .take(MAX_SKIPPED)
+        .map(Skipped::to_string)
+        .collect();
+    let more = all.len() + contested.len() - lines.len();
+    if more > 0 {
+        lines.push(format!("... and {more} more"));
+    }
+    lines
 }
 
 /// Trouble with the source, a line each.

@@ -15,7 +15,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::report::{Facts, StatusReport, rows};
+use super::report::{self, Facts, StatusReport, rows};
 use super::{PlanReport, Reply, Request, TraceReport};
 use crate::config::{Settings, Source};
 use crate::servers::connections::{Connections, Limits, Seat};
@@ -226,13 +226,7 @@ impl Answerer {
     }
 
     fn skipped(&self) -> Vec<String> {
-        let contested = self.board.read().contested;
-        self.mailbox
-            .skipped()
-            .into_iter()
-            .chain(contested)
-            .map(|skipped| skipped.to_string())
-            .collect()
+        report::skipped(&self.mailbox, &self.board.read().contested)
     }
 
     /// Asks the loop; `None` if it is busy for too long.

@@ -33,9 +33,7 @@ impl fmt::Display for StatusReport {
         writeln!(
             f,
             "objects  services: {}, slices: {}, not served: {}",
-            self.services,
-            self.slices,
-            self.skipped.len()
+            self.services, self.slices, self.not_served
         )?;
         list(f, "problem  ", &self.problems)?;
         list(f, "skipped  ", &self.skipped)?;
@@ -200,6 +198,7 @@ kube-system/dns  10.96.0.10:53/udp  0          reject   -        -
             }],
             services: 2,
             slices: 2,
+            not_served: 1,
             skipped: vec!["Service shop/bad: no ports".into()],
             problems: vec!["web.yaml: line 3: not YAML".into()],
             notes: vec![],

@@ -9,6 +9,7 @@ mod outcome;
 mod pacer;
 mod pending;
 mod signal;
+mod tell;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ use crate::metrics::Metrics;
 use crate::servers::health::Health;
 use crate::servers::service_health::ServiceHealth;
 use pending::Pending;
+use tell::SkippedLog;
 
 /// What the loop works with.
 pub struct Parts {
@@ -81,9 +83,10 @@ pub struct Loop {
     pending: PerFamily<Pending>,
     /// Families that were in force at least once.
     served: BTreeSet<Family>,
+    skipped_log: SkippedLog,
 }
 
-/// Many bad objects at once are in the log and in the status; events for all would only bury each other.
+/// Many bad objects at once are in the status; events for all would only bury each other.
 const MAX_SKIPPED_EVENTS: usize = 20;
 impl Loop {
     /// Ready to [`Loop::run`].
@@ -96,6 +99,7 @@ impl Loop {
             listed: false,
             pending: PerFamily::default(),
             served: BTreeSet::new(),
+            skipped_log: SkippedLog::new(now),
         }
     }
 
@@ -151,7 +155,7 @@ impl Loop {
             return;
         };
         if self.any_held_back() {
-            self.parts.signal.wait(wake_at);
+            self.parts.mailbox.wait_for_wake(wake_at);
         } else {
             self.parts.mailbox.wait(Some(wake_at));
         }
@@ -167,13 +171,7 @@ impl Loop {
 
     fn take_mail(&mut self) {
         let mail = self.parts.mailbox.take();
-        for skipped in &mail.skipped {
-            tracing::error!(
-                object = skipped.object,
-                reason = skipped.reason,
-                "Object is not served"
-            );
-        }
+        self.skipped_log.tell(&mail.skipped, Instant::now());
         let node = &self.parts.planner.plan().node().name;
         for skipped in mail.skipped.iter().take(MAX_SKIPPED_EVENTS) {
             self.parts.recorder.record(Event::not_served(node, skipped));
@@ -211,7 +209,9 @@ impl Loop {
     /// Takes changed facts, plans again, and notes for each family what it has to bring into force.
     fn plan(&mut self, mail: Mail) {
         let start = Instant::now();
+        tell::objects(&mail.events);
         let update = self.parts.planner.update(mail.events);
+        tell::services(&update);
         self.parts
             .metrics
             .sync_phase

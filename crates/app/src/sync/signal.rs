@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferry_backends::Backend;
 use ferry_model::{Host, Planner};
@@ -38,10 +37,9 @@ impl fmt::Display for Stop {
 /// A question that only the loop's thread can answer.
 pub type Question = Box<dyn FnOnce(&Planner, &mut dyn Backend) + Send>;
 
-/// Shared by everyone who wants something of the loop.
+/// Shared by everyone who wants something of the loop, which is woken at its mailbox.
 pub struct Signal {
     state: Mutex<State>,
-    raised: Condvar,
     mailbox: Arc<Mailbox>,
 }
 
@@ -73,7 +71,6 @@ impl Signal {
     pub fn new(mailbox: Arc<Mailbox>) -> Self {
         Self {
             state: Mutex::default(),
-            raised: Condvar::new(),
             mailbox,
         }
     }
@@ -107,7 +104,6 @@ impl Signal {
 
     fn raise(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.lock());
-        self.raised.notify_all();
         self.mailbox.wake();
     }
 
@@ -121,30 +117,8 @@ impl Signal {
         }
     }
 
-    /// Waits for anything to be raised, objects not counting.
-    pub(super) fn wait(&self, until: Instant) {
-        let mut state = self.lock();
-        while !state.anything() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            state = self
-                .raised
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
-    }
-
     // Every change to the state is complete before the next can fail, so a poisoned lock is still good.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn anything(&self) -> bool {
-        self.stop.is_some() || self.alarm || self.host.is_some() || !self.questions.is_empty()
     }
 }

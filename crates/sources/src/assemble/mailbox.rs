@@ -1,9 +1,9 @@
 //! The mailbox itself: one lock, one condition.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
-use ferry_model::{Event, Host, Skipped};
+use ferry_model::Skipped;
 
 use super::change::Change;
 use super::state::{Counts, Kind, Mail, NodeState, Problem, State};
@@ -59,12 +59,6 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
-    /// Reports the addresses of this host, which no source can know.
-    pub fn put_host(&self, host: Arc<Host>) {
-        self.lock().put_event(Event::Host(host));
-        self.changed.notify_all();
-    }
-
     /// A kind has had its first complete list, all of which has been put here.
     pub fn listed(&self, kind: Kind) {
         self.lock().listed(kind);
@@ -88,6 +82,11 @@ impl Mailbox {
     /// Tells whether it was not the time.
     pub fn wait(&self, until: Option<Instant>) -> bool {
         self.wait_for(until, State::has_news)
+    }
+
+    /// Waits until someone called [`Mailbox::wake`], or the time has come; what changes meanwhile coalesces here.
+    pub fn wait_for_wake(&self, until: Instant) {
+        self.wait_for(Some(until), State::take_wake);
     }
 
     /// Everything that changed since the last call; nothing while a kind has not been listed.

@@ -145,7 +145,7 @@ impl State {
         }
     }
 
-    pub(super) fn put_event(&mut self, event: Event) {
+    fn put_event(&mut self, event: Event) {
         let key = Key::of(&event);
         let fresh = u64::from(!self.pending.contains_key(&key));
         match &event {
@@ -214,9 +214,14 @@ impl State {
         self.woken = true;
     }
 
+    /// Whether someone called, once.
+    pub(super) fn take_wake(&mut self) -> bool {
+        std::mem::take(&mut self.woken)
+    }
+
     /// Whether a waiting loop has a reason to go on.
     pub(super) fn has_news(&mut self) -> bool {
-        std::mem::take(&mut self.woken)
+        self.take_wake()
             || self.is_open() && (!self.opened || !self.pending.is_empty() || !self.newly_skipped.is_empty())
     }
 
