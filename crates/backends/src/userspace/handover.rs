@@ -5,7 +5,7 @@
 //! kernel, which both processes hold in between, so no client can arrive at a moment when nobody listens, and none
 //! that waits in the queue is lost. (With SO_REUSEPORT each process has a queue of its own, and closing the old one
 //! resets those who wait in it.) Connections that were accepted stay with the predecessor until they end; UDP
-//! associations and affinity go over too.
+//! associations and affinity go over too. How all of it is written is said in [`wire`].
 
 use std::collections::HashMap;
 use std::fs;
@@ -27,25 +27,25 @@ use rustix::net::{
 };
 
 use super::relay::SessionRecord;
+use super::ruleset::DoorName;
+use super::wire::{self, FamilyPort, Record, SocketName};
 
-const GREETING: &str = "ferry userspace sockets 1";
 const TAKEN: &[u8] = b"taken\n";
 /// How long either side waits for the other to say the next thing.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait before the next try when files are short.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// No record is longer than this.
 const MAX_RECORD: usize = 4096;
 
 /// Everything that goes from one process to the next.
 #[derive(Debug, Default)]
-pub(super) struct Estate {
-    /// Sockets by the name of their door or claim.
-    pub(super) sockets: HashMap<String, OwnedFd>,
-    /// UDP associations by the name of their door.
-    pub(super) sessions: HashMap<String, Vec<SessionRecord>>,
-    /// Who sticks to which endpoint and for how long since, by the name of the service port.
-    pub(super) sticky: HashMap<String, Vec<(IpAddr, SocketAddr, Duration)>>,
+pub(super) struct Transfer {
+    pub(super) sockets: HashMap<SocketName, OwnedFd>,
+    /// UDP associations.
+    pub(super) sessions: HashMap<DoorName, Vec<SessionRecord>>,
+    /// Who sticks to which endpoint, and since when.
+    pub(super) affinity: HashMap<FamilyPort, Vec<(IpAddr, SocketAddr, Duration)>>,
 }
 
 /// A predecessor that has made its offer and waits to hear that it was taken.
@@ -62,7 +62,7 @@ impl Predecessor {
 }
 
 /// Asks the process that serves at `path` for its sockets; none if there is no such process.
-pub(super) fn inherit(path: &Path) -> io::Result<Option<(Predecessor, Estate)>> {
+pub(super) fn inherit(path: &Path) -> io::Result<Option<(Predecessor, Transfer)>> {
     let stream = match UnixStream::connect(path) {
         Ok(stream) => stream,
         Err(error)
@@ -75,88 +75,94 @@ pub(super) fn inherit(path: &Path) -> io::Result<Option<(Predecessor, Estate)>> 
         }
         Err(error) => return Err(error),
     };
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let (greeting, _) = receive(&stream)?;
-    if greeting != GREETING {
-        return Err(io::Error::other(format!(
-            "the process at {} speaks another language",
-            path.display()
-        )));
-    }
-    let mut estate = Estate::default();
+    wire::check_greeting(&greeting).map_err(io::Error::other)?;
+    let mut transfer = Transfer::default();
     loop {
-        let (record, socket) = receive(&stream)?;
-        if record == "end" {
-            return Ok(Some((Predecessor(stream), estate)));
+        let (text, socket) = receive(&stream)?;
+        let record = text.parse().ok();
+        if record == Some(Record::End) {
+            return Ok(Some((Predecessor(stream), transfer)));
         }
         // A record that makes no sense concerns one socket; the others are as good as they were.
-        if estate.add(&record, socket).is_none() {
-            tracing::warn!(record, "a socket was offered in a way that makes no sense");
+        if record.and_then(|record| transfer.add(record, socket)).is_none() {
+            tracing::warn!(record = text, "a socket was offered in a way that makes no sense");
         }
     }
 }
 
-impl Estate {
-    fn add(&mut self, record: &str, socket: Option<OwnedFd>) -> Option<()> {
-        let mut fields = record.split('\t');
-        match (fields.next()?, socket) {
-            ("socket", Some(socket)) => {
-                self.sockets.insert(fields.next()?.to_owned(), socket);
+impl Transfer {
+    /// `None` if a record and what is attached to it do not belong together.
+    fn add(&mut self, record: Record, socket: Option<OwnedFd>) -> Option<()> {
+        match (record, socket) {
+            (Record::Socket(name), Some(socket)) => {
+                self.sockets.insert(name, socket);
             }
-            ("session", Some(socket)) => {
-                let name = fields.next()?.to_owned();
-                let client = fields.next()?.parse().ok()?;
-                let local = fields.next()?.parse().ok();
-                let endpoint = fields.next()?.parse().ok()?;
+            (
+                Record::Session {
+                    door,
+                    client,
+                    local,
+                    endpoint,
+                },
+                Some(socket),
+            ) => {
                 let record = SessionRecord {
                     client,
                     local,
                     endpoint,
                     socket,
                 };
-                self.sessions.entry(name).or_default().push(record);
+                self.sessions.entry(door).or_default().push(record);
             }
-            ("sticky", None) => {
-                let name = fields.next()?.to_owned();
-                let client = fields.next()?.parse().ok()?;
-                let endpoint = fields.next()?.parse().ok()?;
-                let age = Duration::from_millis(fields.next()?.parse().ok()?);
-                self.sticky.entry(name).or_default().push((client, endpoint, age));
-            }
+            (
+                Record::Affinity {
+                    port,
+                    client,
+                    endpoint,
+                    age,
+                },
+                None,
+            ) => self
+                .affinity
+                .entry(port)
+                .or_default()
+                .push((client, endpoint, age)),
             _ => return None,
         }
         Some(())
     }
 
-    fn send(&self, stream: &UnixStream) -> io::Result<()> {
-        send(stream, GREETING, None)?;
-        for (name, socket) in &self.sockets {
-            send(stream, &format!("socket\t{name}"), Some(socket.as_fd()))?;
+    fn send(self, stream: &UnixStream) -> io::Result<()> {
+        send(stream, &wire::greeting(), None)?;
+        for (name, socket) in self.sockets {
+            send(stream, &Record::Socket(name).to_string(), Some(socket.as_fd()))?;
         }
-        for (name, records) in &self.sessions {
-            for SessionRecord {
-                client,
-                local,
-                endpoint,
-                socket,
-            } in records
-            {
-                let local = local.map_or_else(|| "-".to_owned(), |local| local.to_string());
-                let record = format!("session\t{name}\t{client}\t{local}\t{endpoint}");
-                send(stream, &record, Some(socket.as_fd()))?;
+        for (door, sessions) in self.sessions {
+            for session in sessions {
+                let record = Record::Session {
+                    door: door.clone(),
+                    client: session.client,
+                    local: session.local,
+                    endpoint: session.endpoint,
+                };
+                send(stream, &record.to_string(), Some(session.socket.as_fd()))?;
             }
         }
-        for (name, records) in &self.sticky {
-            for (client, endpoint, age) in records {
-                send(
-                    stream,
-                    &format!("sticky\t{name}\t{client}\t{endpoint}\t{}", age.as_millis()),
-                    None,
-                )?;
+        for (port, clients) in self.affinity {
+            for (client, endpoint, age) in clients {
+                let record = Record::Affinity {
+                    port: port.clone(),
+                    client,
+                    endpoint,
+                    age,
+                };
+                send(stream, &record.to_string(), None)?;
             }
         }
-        send(stream, "end", None)
+        send(stream, &Record::End.to_string(), None)
     }
 }
 
@@ -172,11 +178,11 @@ pub(super) struct Offering {
 }
 
 impl Offering {
-    /// Offers what `estate` returns to whoever comes, and calls `retire` when it was taken. Whoever comes has to run
+    /// Offers what `transfer` returns to whoever comes, and calls `retire` when it was taken. Whoever comes has to run
     /// as the same user, or as root.
     pub(super) fn start(
         path: &Path,
-        estate: impl Fn() -> io::Result<Estate> + Send + 'static,
+        transfer: impl Fn() -> io::Result<Transfer> + Send + 'static,
         retire: impl Fn() + Send + 'static,
     ) -> io::Result<Self> {
         // A predecessor that is still there was asked before, so what is in the way is a leftover.
@@ -193,7 +199,7 @@ impl Offering {
             .name("ferry-handover".into())
             .spawn(move || {
                 while let Some(stream) = next_asking(&waiting) {
-                    match offer(stream, &estate) {
+                    match offer(stream, &transfer) {
                         Ok(stream) => {
                             // Before anybody hears of it: from here on the path is the successor's.
                             tell.store(true, Ordering::Release);
@@ -242,37 +248,37 @@ fn next_asking(listener: &UnixListener) -> Option<UnixStream> {
             // No file is free, for instance: that passes, and a successor may come after it.
             Err(error) => {
                 tracing::warn!(%error, "a process that asks for the sockets cannot be heard");
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(RETRY_INTERVAL);
             }
         }
     }
 }
 
-fn offer(mut stream: UnixStream, estate: &impl Fn() -> io::Result<Estate>) -> io::Result<UnixStream> {
+fn offer(mut stream: UnixStream, transfer: &impl Fn() -> io::Result<Transfer>) -> io::Result<UnixStream> {
     let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid;
     if !peer.is_root() && peer != rustix::process::geteuid() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    whole(estate)?.send(&stream)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    whole(transfer)?.send(&stream)?;
     let mut answer = [0; TAKEN.len()];
     stream.read_exact(&mut answer)?;
-    match answer == TAKEN {
-        true => Ok(stream),
-        false => Err(io::Error::other("an unknown answer")),
+    if answer != TAKEN {
+        return Err(io::Error::other("an unknown answer"));
     }
+    Ok(stream)
 }
 
-/// The estate as soon as it can be had: a successor that got only some of the sockets could not serve where the others
-/// listen. Gives up before the successor loses its patience.
-fn whole(estate: &impl Fn() -> io::Result<Estate>) -> io::Result<Estate> {
-    let deadline = Instant::now() + PATIENCE / 2;
+/// All of it as soon as it can be had: a successor that got only some of the sockets could not serve where the others
+/// listen. Gives up before the successor does.
+fn whole(transfer: &impl Fn() -> io::Result<Transfer>) -> io::Result<Transfer> {
+    let deadline = Instant::now() + TIMEOUT / 2;
     loop {
-        match estate() {
+        match transfer() {
             Err(error) if Instant::now() < deadline => {
                 tracing::warn!(%error, "the sockets cannot be handed over yet");
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(RETRY_INTERVAL);
             }
             outcome => return outcome,
         }

@@ -18,8 +18,11 @@ mod relay;
 mod render;
 mod ruleset;
 mod traffic;
+mod wire;
 
 pub use live::{Options, Userspace};
 pub use portals::owns_chain;
 pub use relay::Settings;
 pub use ruleset::Ingress;
+#[doc(hidden)]
+pub use wire::fuzz_handover;

@@ -59,22 +59,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// The identity of a door, the same in every process: sockets are handed over under this name.
+/// The identity of a door, the same in every process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct DoorName {
     pub(crate) family: Family,
     pub(crate) port: PortName,
     pub(crate) place: Place,
-}
-
-impl fmt::Display for DoorName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {} {} {}",
-            self.family, self.port.protocol, self.port, self.place
-        )
-    }
 }
 
 /// Where clients believe they are going.

@@ -236,3 +236,43 @@ fn answers_to_the_last_datagrams_arrive() {
         assert_eq!((&buffer[..count], from), (&b"late"[..], at("127.0.0.1:30053")));
     });
 }
+
+/// What an older or newer program, or something else, says there is refused; the process starts without a hand-over.
+#[test]
+fn a_hand_over_in_another_form_is_left_alone() {
+    use std::os::unix::net::UnixListener;
+    let record = |text: &[u8]| [&(text.len() as u32).to_be_bytes()[..], text].concat();
+    let known = record(b"ferry userspace sockets 2");
+    let cases: [Vec<u8>; 7] = [
+        [record(b"ferry userspace sockets 1"), record(b"end")].concat(),
+        [record(b"ferry userspace sockets 99"), record(b"end")].concat(),
+        b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
+        Vec::new(),
+        [known.clone(), record(b"\xff\xfe")].concat(),
+        [known.clone(), vec![0xff; 64]].concat(),
+        [known, record(b"listener\tIPv4"), vec![0, 0]].concat(),
+    ];
+    inside("foreign", |path| {
+        let pod = endpoint("127.0.1.1:8080");
+        for said in cases {
+            let listener = UnixListener::bind(path.join("handover")).unwrap();
+            let answered = std::thread::scope(|scope| {
+                let predecessor = scope.spawn(|| {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    stream.write_all(&said).unwrap();
+                    stream.shutdown(std::net::Shutdown::Write).unwrap();
+                    let mut answer = Vec::new();
+                    let _ = stream.read_to_end(&mut answer);
+                    answer
+                });
+                let mut world = start(Ingress::Mapped, path, None);
+                let web = service("web", "10.96.0.1", &[("http", Tcp, 80)]).node_port(30080);
+                world.set(&web.to(&[pod]));
+                world.apply();
+                assert_eq!(tcp(at("127.0.0.1:30080")).unwrap(), "127.0.1.1:8080");
+                predecessor.join().unwrap()
+            });
+            assert_eq!(answered, b"", "nothing was taken");
+        }
+    });
+}

@@ -23,9 +23,9 @@ use crate::{Alarm, Applied, Backend, Error, Traffic};
 use state::State;
 
 /// How soon to try again what did not work.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a successor waits for every family to be applied before it takes over for good.
-const TAKEOVER: Duration = Duration::from_secs(30);
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How userspace mode is set up.
 #[derive(Clone, Debug)]
@@ -82,8 +82,8 @@ impl Userspace {
         let mut predecessor = None;
         if let Some(path) = &options.handover {
             match handover::inherit(path) {
-                Ok(Some((process, estate))) => {
-                    state.inherit(estate);
+                Ok(Some((process, transfer))) => {
+                    state.inherit(transfer);
                     predecessor = Some((process, Instant::now()));
                 }
                 Ok(None) => {}
@@ -108,12 +108,12 @@ impl Userspace {
     fn offer(&mut self) {
         let Some(path) = &self.handover else { return };
         let (state, retiring, alarm) = (self.state.clone(), self.state.clone(), self.alarm.clone());
-        let estate = move || lock(&state).estate();
+        let transfer = move || lock(&state).transfer();
         let retire = move || {
             lock(&retiring).retire();
             alarm();
         };
-        match Offering::start(path, estate, retire) {
+        match Offering::start(path, transfer, retire) {
             Ok(offering) => self.offering = Some(offering),
             // A restart will be noticed; that is no reason not to serve.
             Err(error) => {
@@ -127,14 +127,14 @@ impl Userspace {
         let Some((_, since)) = &self.predecessor else {
             return false;
         };
-        if !lock(&self.state).has_settled_in() && since.elapsed() < TAKEOVER {
+        if !lock(&self.state).has_settled_in() && since.elapsed() < TAKEOVER_TIMEOUT {
             return false;
         }
         if let Some((predecessor, _)) = self.predecessor.take() {
             if let Err(error) = predecessor.taken() {
-                tracing::warn!(%error, "the predecessor did not say goodbye");
+                tracing::warn!(%error, "the predecessor was not told, or did not answer, that its sockets were taken");
             }
-            lock(&self.state).forget_estate();
+            lock(&self.state).forget_transfer();
             self.offer();
         }
         true
@@ -159,7 +159,7 @@ impl Backend for Userspace {
     fn next_due(&self) -> Option<Duration> {
         let due = lock(&self.state).next_due();
         match self.predecessor {
-            Some(_) => Some(due.map_or(RETRY, |due| due.min(RETRY))),
+            Some(_) => Some(due.map_or(RETRY_INTERVAL, |due| due.min(RETRY_INTERVAL))),
             None => due,
         }
     }

@@ -10,15 +10,16 @@ use std::time::Duration;
 use ferry_model::{Family, PortName, Protocol};
 
 use super::door::LiveDoor;
-use crate::userspace::handover::Estate;
+use crate::userspace::handover::Transfer;
 use crate::userspace::loopback::Loopback;
 use crate::userspace::ports::Ports;
 use crate::userspace::relay::{Port, Relay, hold};
 use crate::userspace::render::any;
-use crate::userspace::ruleset::{DoorName, Frontend, Ingress, Place, PortRule};
+use crate::userspace::ruleset::{DoorName, DoorRule, Frontend, Ingress, Place, PortRule};
+use crate::userspace::wire::SocketName;
 
 /// How soon to look again whether an address has become free.
-const MOMENT: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What a service port needs from the backend to change.
 #[derive(Debug)]
@@ -29,10 +30,10 @@ pub(super) struct Means<'a> {
     pub(super) relay: &'a Relay,
     pub(super) ports: &'a mut Ports,
     pub(super) loopback: Option<&'a mut Loopback>,
-    pub(super) estate: &'a mut Estate,
+    pub(super) transfer: &'a mut Transfer,
     pub(super) leaving: &'a mut Leaving,
     /// How much longer to wait for addresses that sockets of ours have left.
-    pub(super) patience: &'a mut Duration,
+    pub(super) wait_left: &'a mut Duration,
     pub(super) opened: usize,
     pub(super) warnings: Vec<String>,
 }
@@ -177,7 +178,6 @@ impl LivePort {
                 port: rule.name.clone(),
                 place: *place,
             };
-            let key = format!("socket {name}");
             if !self.doors.contains_key(place) {
                 match means.address(&name) {
                     Ok(local) => {
@@ -192,7 +192,7 @@ impl LivePort {
                 }
             }
             if let Some(live) = self.doors.get_mut(place) {
-                open(live, door, &key, means);
+                open(live, door, means);
             }
         }
         self.rule = rule;
@@ -206,11 +206,9 @@ impl LivePort {
             let left = self.port.balancer.update(&rule.pools, rule.affinity);
             means.relay.drain(left, rule.options.drain);
         }
-        if !means.estate.sticky.is_empty() {
-            let name = format!("{} {:?}", means.family, rule.name);
-            if let Some(records) = means.estate.sticky.remove(&name) {
-                self.port.balancer.restore_sticky(&records);
-            }
+        let port = (means.family, rule.name.clone());
+        if let Some(records) = means.transfer.affinity.remove(&port) {
+            self.port.balancer.restore_sticky(&records);
         }
     }
 
@@ -236,8 +234,8 @@ impl LivePort {
             return;
         }
         let protocol = rule.name.protocol;
-        let name = format!("claim {} {:?} {address}", means.family, rule.name);
-        let inherited = means.estate.sockets.remove(&name);
+        let name = SocketName::Claim((means.family, rule.name.clone()), address);
+        let inherited = means.transfer.sockets.remove(&name);
         match inherited.map_or_else(|| hold(protocol, address), Ok) {
             Ok(held) => {
                 self.claims.insert(address, held);
@@ -265,13 +263,13 @@ fn is_in_use(result: &io::Result<()>) -> bool {
 }
 
 /// Opens or changes a door, with the socket of a predecessor or of a leaving door if there is one.
-fn open(live: &mut LiveDoor, rule: &crate::userspace::ruleset::DoorRule, key: &str, means: &mut Means<'_>) {
+fn open(live: &mut LiveDoor, rule: &DoorRule, means: &mut Means<'_>) {
     let was_open = live.is_open();
     if !was_open
         && let Some(socket) = means
-            .estate
+            .transfer
             .sockets
-            .remove(key)
+            .remove(&SocketName::Listener(live.name.clone()))
             .or_else(|| means.leaving.take_socket(live))
     {
         let allocated = live.local.port();
@@ -281,7 +279,7 @@ fn open(live: &mut LiveDoor, rule: &crate::userspace::ruleset::DoorRule, key: &s
             means.ports.take(live.local.port());
         }
     }
-    let sessions = means.estate.sessions.remove(key).unwrap_or_default();
+    let sessions = means.transfer.sessions.remove(&live.name).unwrap_or_default();
     let mut result = live.update(rule, means.relay, sessions);
     let mut was_ours = was_open;
     if result.is_err() && !means.leaving.doors.is_empty() {
@@ -291,9 +289,9 @@ fn open(live: &mut LiveDoor, rule: &crate::userspace::ruleset::DoorRule, key: &s
         was_ours = true;
     }
     // A process that is being started has a copy of every socket until it runs its program.
-    while was_ours && is_in_use(&result) && !means.patience.is_zero() {
-        std::thread::sleep(MOMENT);
-        *means.patience = means.patience.saturating_sub(MOMENT);
+    while was_ours && is_in_use(&result) && !means.wait_left.is_zero() {
+        std::thread::sleep(POLL_INTERVAL);
+        *means.wait_left = means.wait_left.saturating_sub(POLL_INTERVAL);
         result = live.update(rule, means.relay, Vec::new());
     }
     if result.is_ok() && means.ingress == Ingress::Mapped && !was_open {

@@ -14,18 +14,19 @@ use ferry_model::{
 
 use super::port::{Leaving, LivePort, Means};
 use super::rules::Rules;
-use super::{Options, RETRY};
-use crate::userspace::handover::Estate;
+use super::{Options, RETRY_INTERVAL};
+use crate::userspace::handover::Transfer;
 use crate::userspace::loopback::Loopback;
 use crate::userspace::portals::{self, Listen, Rule};
 use crate::userspace::ports::Ports;
 use crate::userspace::relay::Relay;
 use crate::userspace::render;
 use crate::userspace::ruleset::{Frontend, Ingress, PortRule};
+use crate::userspace::wire::SocketName;
 use crate::{Applied, Error, Relayed, Traffic};
 
 /// How long a change may wait for addresses that sockets of ours have left, all of them together.
-const PATIENCE: Duration = Duration::from_millis(500);
+const ADDRESS_TIMEOUT: Duration = Duration::from_millis(500);
 
 const LOOPBACK: &str = "put virtual addresses on the loopback interface";
 
@@ -52,7 +53,7 @@ pub(super) struct State {
     check: Duration,
     loopback: Option<Loopback>,
     families: PerFamily<FamilyState>,
-    estate: Estate,
+    transfer: Transfer,
     retired: bool,
 }
 
@@ -66,27 +67,23 @@ impl State {
             check: options.check,
             loopback: None,
             families: PerFamily::default(),
-            estate: Estate::default(),
+            transfer: Transfer::default(),
             retired: false,
         }
     }
 
-    pub(super) fn inherit(&mut self, estate: Estate) {
-        self.estate = estate;
+    pub(super) fn inherit(&mut self, transfer: Transfer) {
+        self.transfer = transfer;
     }
 
     /// Whether all that was inherited has found its use, or belongs to families that have been applied and is of none.
     pub(super) fn has_settled_in(&self) -> bool {
-        let waits = |family: &Family| {
-            let word = format!(" {family} ");
-            self.families.get(*family).applied.is_none()
-                && self.estate.sockets.keys().any(|name| name.contains(&word))
-        };
-        !Family::BOTH.iter().any(waits)
+        let mut families = self.transfer.sockets.keys().map(SocketName::family);
+        families.all(|family| self.families.get(family).applied.is_some())
     }
 
-    pub(super) fn forget_estate(&mut self) {
-        self.estate = Estate::default();
+    pub(super) fn forget_transfer(&mut self) {
+        self.transfer = Transfer::default();
     }
 
     pub(super) fn is_retired(&self) -> bool {
@@ -194,7 +191,7 @@ impl State {
         for (name, rules) in &wanted {
             shrink(state, name, rules);
         }
-        let mut patience = PATIENCE;
+        let mut wait_left = ADDRESS_TIMEOUT;
         for (name, rules) in wanted {
             let mut means = Means {
                 family,
@@ -203,9 +200,9 @@ impl State {
                 relay: &self.relay,
                 ports: &mut self.ports,
                 loopback: self.loopback.as_mut(),
-                estate: &mut self.estate,
+                transfer: &mut self.transfer,
                 leaving: &mut state.leaving,
-                patience: &mut patience,
+                wait_left: &mut wait_left,
                 opened: 0,
                 warnings: Vec::new(),
             };
@@ -306,7 +303,7 @@ impl State {
             .any(|family| !self.families.get(*family).unsettled.is_empty());
         match (self.retired, unsettled, self.ingress) {
             (true, _, _) => None,
-            (false, true, _) => Some(RETRY),
+            (false, true, _) => Some(RETRY_INTERVAL),
             (false, false, Ingress::Portals) => Some(self.check),
             (false, false, Ingress::Loopback | Ingress::Mapped) => None,
         }
@@ -397,31 +394,33 @@ impl State {
 
     /// All that a successor needs to go on: every socket, or the reason why not, and as many associations as there are
     /// files for.
-    pub(super) fn estate(&self) -> io::Result<Estate> {
-        let mut estate = Estate::default();
+    pub(super) fn transfer(&self) -> io::Result<Transfer> {
+        let mut transfer = Transfer::default();
         for (family, port) in self.ports() {
             for door in port.doors.values() {
-                let key = format!("socket {}", door.name);
-                estate.sockets.extend(door.share()?.map(|socket| (key, socket)));
+                let name = SocketName::Listener(door.name.clone());
+                transfer
+                    .sockets
+                    .extend(door.share()?.map(|socket| (name, socket)));
             }
             for (address, held) in &port.claims {
-                let key = format!("claim {family} {:?} {address}", port.rule.name);
-                estate.sockets.insert(key, held.as_fd().try_clone_to_owned()?);
+                let name = SocketName::Claim((family, port.rule.name.clone()), *address);
+                transfer.sockets.insert(name, held.as_fd().try_clone_to_owned()?);
             }
-            let sticky = port.port.balancer.sticky();
-            if !sticky.is_empty() {
-                estate
-                    .sticky
-                    .insert(format!("{family} {:?}", port.rule.name), sticky);
+            let affinity = port.port.balancer.sticky();
+            if !affinity.is_empty() {
+                transfer
+                    .affinity
+                    .insert((family, port.rule.name.clone()), affinity);
             }
         }
         for door in self.ports().flat_map(|(_, port)| port.doors.values()) {
             let sessions = door.sessions();
             if !sessions.is_empty() {
-                estate.sessions.insert(format!("socket {}", door.name), sessions);
+                transfer.sessions.insert(door.name.clone(), sessions);
             }
         }
-        Ok(estate)
+        Ok(transfer)
     }
 
     /// Stops accepting; what was accepted goes on.
