@@ -1,75 +1,122 @@
 //! The commands beside the daemon: they show, and change nothing.
 
+use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use ferry_model::{Event, Planner};
+use anyhow::bail;
+use ferry_model::{Event, Planner, Protocol};
 use ferry_sources::{Kind, Mailbox};
 
-use crate::cli::{self, Origin, Output};
+use crate::cli::{Invocation, Origin, Output, Refused, invalid};
 use crate::config::Settings;
+use crate::config::values::{parse_ip, quote, split_host_port};
+use crate::demo::Afterwards;
+use crate::modes::Mode;
 use crate::status::{self, PlanReport, TraceReport, TraceRequest};
 use crate::{daemon, demo};
 
 /// How long a source may take to tell everything once.
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `ferry plan`
-pub fn plan(command: cli::Plan) -> anyhow::Result<()> {
-    let report = match &command.origin {
-        Origin::Running(socket) => status::ask_plan(socket)?,
+pub fn plan(invocation: Invocation) -> anyhow::Result<ExitCode> {
+    invocation.no_arguments()?;
+    let output = invocation.output()?;
+    let report = match invocation.origin()? {
+        Origin::Running(socket) => status::ask_plan(&socket)?,
         Origin::Objects(settings) => {
-            let (planner, skipped) = load(settings)?;
+            let (planner, skipped) = load(&settings)?;
             PlanReport::of(planner.plan(), settings.mode, skipped)
         }
     };
-    print(command.output, &report)
+    print(output, &report)
 }
 
 /// `ferry trace`
-pub fn trace(command: cli::Trace) -> anyhow::Result<()> {
-    let protocol = match command.protocol {
-        cli::Protocol::Tcp => "tcp",
-        cli::Protocol::Udp => "udp",
-        cli::Protocol::Sctp => "sctp",
+pub fn trace(invocation: Invocation) -> anyhow::Result<ExitCode> {
+    invocation.no_arguments()?;
+    let output = invocation.output()?;
+    let request = packet(&invocation)?;
+    let report = match invocation.origin()? {
+        Origin::Running(socket) => status::ask_trace(&socket, request)?,
+        Origin::Objects(settings) => TraceReport::of(load(&settings)?.0.plan(), &request),
     };
-    let request = TraceRequest {
-        from: command.from,
-        to: command.to,
-        protocol: protocol.into(),
-    };
-    let report = match &command.origin {
-        Origin::Running(socket) => status::ask_trace(socket, request)?,
-        Origin::Objects(settings) => {
-            let (planner, _) = load(settings)?;
-            TraceReport::of(planner.plan(), &request).context("no such protocol")?
-        }
-    };
-    print(command.output, &report)
+    print(output, &report)
+}
+
+/// The packet that `--from` and `--to` describe.
+fn packet(invocation: &Invocation) -> Result<TraceRequest, Refused> {
+    let typed = &invocation.typed;
+    let missing = ["from", "to"].iter().filter(|name| !typed.given.contains(name));
+    let missing: Vec<String> = missing.map(|name| quote(name)).collect();
+    if !missing.is_empty() {
+        return Err(Refused(format!(
+            "required flag(s) {} not set",
+            missing.join(", ")
+        )));
+    }
+    let (from, to) = (typed.extra.from.as_str(), typed.extra.to.as_str());
+    let wrong = |why: &str| invalid("--to", to, why);
+    let from = parse_ip(from).ok_or_else(|| invalid("--from", from, "must be an IP address"))?;
+    let (address, name) = to.split_once('/').unwrap_or((to, Protocol::Tcp.as_str()));
+    let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+        .into_iter()
+        .find(|known| known.as_str().eq_ignore_ascii_case(name))
+        .ok_or_else(|| wrong("the protocol must be tcp, udp or sctp"))?;
+    let (host, port) = split_host_port(address).map_err(|why| wrong(&why))?;
+    let ip = parse_ip(host).ok_or_else(|| wrong("must be IP:PORT or IP:PORT/PROTOCOL"))?;
+    let port = port.parse().ok().filter(|port| *port > 0);
+    let port: u16 = port.ok_or_else(|| wrong("the port must be 1 to 65535"))?;
+    if ip.is_ipv4() != from.is_ipv4() {
+        return Err(wrong("must be of the same IP family as --from"));
+    }
+    Ok(TraceRequest {
+        from,
+        to: SocketAddr::new(ip, port),
+        protocol,
+    })
 }
 
 /// `ferry status`
-pub fn status(command: cli::Status) -> anyhow::Result<()> {
-    print(command.output, &status::ask_status(&command.socket)?)
+pub fn status(invocation: Invocation) -> anyhow::Result<ExitCode> {
+    invocation.no_arguments()?;
+    let output = invocation.output()?;
+    print(output, &status::ask_status(&invocation.socket())?)
 }
 
 /// `ferry demo`
-pub fn demo(command: cli::Demo) -> anyhow::Result<()> {
-    demo::run(&command)
+pub fn demo(invocation: Invocation) -> anyhow::Result<ExitCode> {
+    const BY_DEFAULT: &str = "nftables";
+    invocation.no_arguments()?;
+    let typed = &invocation.typed;
+    let name = if typed.config.mode.is_blank() {
+        BY_DEFAULT
+    } else {
+        typed.config.mode.as_str()
+    };
+    let shown = Mode::ALL.iter().filter(|mode| mode.demo.is_some());
+    let Some(mode) = shown.clone().find(|mode| mode.name == name) else {
+        let names: Vec<&str> = shown.map(|mode| mode.name).collect();
+        let why = format!("the demo shows one of {}", names.join(", "));
+        return Err(invalid("--mode", name, &why).into());
+    };
+    let afterwards = if typed.extra.keep {
+        Afterwards::Keep
+    } else {
+        Afterwards::CleanUp
+    };
+    demo::run(*mode, afterwards)?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn print<T: std::fmt::Display + serde::Serialize>(output: Output, report: &T) -> anyhow::Result<()> {
-    use std::io::Write;
+fn print<T: std::fmt::Display + serde::Serialize>(output: Output, report: &T) -> anyhow::Result<ExitCode> {
     let text = match output {
         Output::Text => report.to_string(),
         Output::Json => serde_json::to_string_pretty(report)? + "\n",
     };
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        outcome => outcome.context("writing the result"),
-    }
+    Ok(crate::cli::print(&text))
 }
 
 /// Lists everything once and plans it, as a daemon with these settings on this host would.
@@ -81,13 +128,13 @@ fn load(settings: &Settings) -> anyhow::Result<(Planner, Vec<String>)> {
     let name = daemon::node_name(settings)?;
     let mailbox = Arc::new(Mailbox::new(&Kind::ALL));
     let _following = daemon::follow(settings, &name, &mailbox, &runtime)?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + LIST_TIMEOUT;
     while !mailbox.is_open() {
         if !mailbox.wait(Some(until)) {
             let missing: Vec<&str> = mailbox.missing().into_iter().map(Kind::as_str).collect();
             let problems: Vec<String> = status::problems(&mailbox);
             bail!(
-                "no complete list of {} within {PATIENCE:?}: {}",
+                "no complete list of {} within {LIST_TIMEOUT:?}: {}",
                 missing.join(", "),
                 problems.join("; ")
             );

@@ -25,8 +25,5 @@ pub const KUBERNETES_VERSION: &str = "v1.36.4";
 
 /// Runs one invocation of the program, whatever it asks for, and returns its exit status.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    match cli::parse(args) {
-        Ok(command) => cli::dispatch(command),
-        Err(stop) => stop.report(),
-    }
+    cli::run(args)
 }

@@ -121,19 +121,78 @@ fn in_kube_proxys_place_there_are_no_commands() {
 }
 
 #[test]
-fn a_flag_that_is_not_understood_shows_the_usage_and_why() {
+fn a_flag_that_is_not_understood_is_one_line_with_the_nearest() {
     for (args, why) in [
         (&["--nosuch"][..], "unknown flag: --nosuch"),
         (&["--logtostderr=true"], "unknown flag: --logtostderr"),
+        (
+            &["--proxy-mod=ipvs"],
+            "unknown flag: --proxy-mod; did you mean --proxy-mode?",
+        ),
+        (
+            &["--sync-period", "1s"],
+            "unknown flag: --sync-period; did you mean --ipvs-sync-period, --config-sync-period or --iptables-sync-period?",
+        ),
+        (
+            &["trace", "--form=10.0.0.1"],
+            "unknown flag: --form; did you mean --from?",
+        ),
         (&["--config"], "flag needs an argument: --config"),
         (
             &["--conntrack-min", "x"],
             "invalid argument \"x\" for \"--conntrack-min\" flag: strconv.ParseInt: parsing \"x\": invalid syntax",
         ),
     ] {
+        for name in ["ferry", "kube-proxy"] {
+            if name == "kube-proxy" && args[0] == "trace" {
+                continue;
+            }
+            let run = run_as(name, args);
+            assert_eq!((run.status, run.stdout.as_str()), (1, ""), "{args:?}");
+            assert_eq!(run.stderr, format!("Error: {why}\n"), "{args:?}");
+        }
+    }
+}
+
+#[test]
+fn a_command_that_is_mistyped_is_one_line_with_the_nearest() {
+    for (args, why) in [
+        (
+            &["staus"][..],
+            "there is no command \"staus\"; did you mean 'ferry status'?",
+        ),
+        (
+            &["help", "trcae"],
+            "there is no command \"trcae\"; did you mean 'ferry trace'?",
+        ),
+        (&["help", "sail"], "there is no command \"sail\""),
+    ] {
         let run = ferry(args);
         assert_eq!((run.status, run.stdout.as_str()), (1, ""), "{args:?}");
-        assert_eq!(run.stderr, format!("{}Error: {why}\n", help()), "{args:?}");
+        assert_eq!(run.stderr, format!("Error: {why}\n"), "{args:?}");
+    }
+}
+
+#[test]
+fn no_failure_is_told_twice() {
+    for args in [
+        &["plan", "--manifests=/nonexistent"][..],
+        &["plan", "--kubeconfig=/nonexistent"],
+        &["plan", "--config=/nonexistent"],
+        &["status", "--socket=/nonexistent"],
+        &[
+            "--kubeconfig=/nonexistent",
+            "--healthz-port=0",
+            "--metrics-port=0",
+        ],
+        &["--write-config-to=/nonexistent/x"],
+    ] {
+        let run = ferry(args);
+        assert_eq!(run.status, 1, "{args:?}: {}", run.stderr);
+        for line in run.stderr.lines() {
+            let times = line.to_lowercase().matches("no such file or directory").count();
+            assert!(times <= 1, "{args:?}: {line}");
+        }
     }
 }
 

@@ -5,7 +5,8 @@
 
 use ferry_app::config::{
     ApiClient, DetectLocal, NodePortAddresses, Settings, Source, configz, decode, to_yaml,
-    values::GoDuration, written::Config,
+    values::GoDuration,
+    written::{Config, Pace},
 };
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
@@ -331,6 +332,11 @@ fn unknown_and_repeated_fields_are_tolerated_with_a_reason() {
          unknown field \"foo\", unknown field \"iptables.bar\""
     );
     assert_eq!(lines, [8, 3, 5]);
+    let nested = format!("{HEAD}logging: {{vmodule: [{{}}, {{foo: 1}}]}}\n");
+    assert_eq!(
+        decode(&nested, None).unwrap().strict_error.unwrap().0,
+        "strict decoding error: unknown field \"logging.vmodule[1].foo\""
+    );
     let json = r#"{"apiVersion":"kubeproxy.config.k8s.io/v1alpha1","kind":"KubeProxyConfiguration","mode":"a","mode":"b","Mode":"c"}"#;
     let (why, _) = decode(json, None).unwrap().strict_error.unwrap();
     assert_eq!(
@@ -352,7 +358,33 @@ fn json_files_are_files_too() {
 	"apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
 	"mode": "nftables", "nftables": {"syncPeriod": "10s"}
 }"#;
-    assert_eq!(config(text).sync_period, GoDuration::from_secs(10));
+    assert_eq!(config(text).pace().sync_period, GoDuration::from_secs(10));
+}
+
+#[test]
+fn json_is_one_object_and_nothing_else() {
+    let good = r#"{"kind": "KubeProxyConfiguration", "apiVersion": "kubeproxy.config.k8s.io/v1alpha1"}"#;
+    assert_eq!(config(good), Config::default());
+    assert_eq!(config(&format!("\n\t {good}\n \n")), Config::default());
+    for bad in [
+        format!("{good} garbage"),
+        format!("{good}\n{good}"),
+        format!("{good}\n---\n{good}"),
+        good.replace('}', ",}"),
+        good.replace('"', ""),
+        good.replace('"', "'"),
+        good.replace('}', ""),
+        format!("{good}# a comment"),
+    ] {
+        let error = decode(&bad, None).unwrap_err();
+        assert!(
+            error
+                .message
+                .starts_with("couldn't get version/kind; json parse error: "),
+            "{bad}: {error}"
+        );
+        assert!(error.line.is_some(), "{bad}");
+    }
 }
 
 #[test]
@@ -369,8 +401,12 @@ fn sync_settings_come_from_the_section_of_the_mode() {
     ] {
         let config = config(&format!("{HEAD}mode: \"{mode}\"\n{sections}"));
         assert_eq!(
-            (config.sync_period, config.min_sync_period, config.masquerade_all),
-            (GoDuration::from_secs(sync), GoDuration::from_secs(min), all),
+            config.pace(),
+            Pace {
+                sync_period: GoDuration::from_secs(sync),
+                min_sync_period: GoDuration::from_secs(min),
+                masquerade_all: all
+            },
             "{mode}"
         );
         let active = match mode {
@@ -391,11 +427,11 @@ fn sync_settings_come_from_the_section_of_the_mode() {
         }
     }
     assert_eq!(
-        config(&format!("{HEAD}mode: ipvs\n")).min_sync_period,
+        config(&format!("{HEAD}mode: ipvs\n")).pace().min_sync_period,
         GoDuration::ZERO
     );
     assert_eq!(
-        config(&format!("{HEAD}mode: nftables\n")).min_sync_period,
+        config(&format!("{HEAD}mode: nftables\n")).pace().min_sync_period,
         GoDuration::from_secs(1)
     );
 }
@@ -429,10 +465,7 @@ fn zero_means_the_default_except_where_it_says_leave_it() {
     let (zero, default) = (config(&text), Config::default());
     assert_eq!(zero.client, default.client);
     assert_eq!(zero.logging, default.logging);
-    assert_eq!(
-        (zero.sync_period, zero.min_sync_period),
-        (default.sync_period, default.min_sync_period)
-    );
+    assert_eq!(zero.pace(), default.pace());
     assert_eq!(zero.config_sync_period, default.config_sync_period);
     assert_eq!(
         (
@@ -461,13 +494,13 @@ fn flush_frequency_is_written_in_the_form_it_was_read() {
 #[test]
 fn the_old_userspace_fields_count_in_userspace_mode() {
     let text = format!("{HEAD}mode: userspace\nportRange: 300-400\nudpIdleTimeout: 2s\n");
-    let settings = config(&text).ferry;
+    let settings = config(&text).ferry.userspace;
     assert_eq!(
-        (settings.proxy_port_range.as_str(), settings.udp_timeout),
+        (settings.port_range.as_str(), settings.udp_timeout),
         ("300-400", GoDuration::from_secs(2))
     );
     let ours = format!("{text}ferry: {{userspace: {{portRange: 500-600}}}}\n");
-    assert_eq!(config(&ours).ferry.proxy_port_range, "500-600");
+    assert_eq!(config(&ours).ferry.userspace.port_range, "500-600");
     let other = decode(&format!("{HEAD}portRange: 300-400\nudpIdleTimeout: 2s\n"), None).unwrap();
     assert_eq!(other.config, Config::default());
     assert!(
@@ -518,10 +551,7 @@ fn kubeadms_config_map_works_unchanged() {
             kubeconfig: "/var/lib/kube-proxy/kubeconfig.conf".to_owned(),
             ..Config::default().client
         },
-        detect_local: ferry_app::config::written::DetectLocal {
-            cluster_cidrs: vec!["10.244.0.0/16".to_owned()],
-            ..Config::default().detect_local
-        },
+        cluster_cidrs: vec!["10.244.0.0/16".to_owned()],
         ..Config::default()
     };
     assert_eq!(decoded.config, expected);

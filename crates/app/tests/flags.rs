@@ -158,7 +158,7 @@ fn defaults_given_values_and_effect_beside_a_file() {
         let with_equals = typed(&[&format!("--{name}={given}")]);
         assert_eq!(flag.show(&with_equals), *shown, "--{name}={given}");
         assert!(
-            with_equals.given.contains(name) && with_equals.given.len() == 1,
+            with_equals.given.contains(name) && with_equals.given.iter().len() == 1,
             "--{name}"
         );
         let underscored = typed(&[&format!("--{}={given}", name.replace('-', "_"))]);
@@ -408,6 +408,36 @@ fn flags_that_a_file_makes_void_are_named() {
         let expected = if *counts { vec![] } else { vec![flag.as_str()] };
         assert_eq!(warned, expected);
     }
+}
+
+#[test]
+fn a_flag_changes_what_a_file_says_if_it_lasts_and_only_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.conf");
+    std::fs::write(
+        &path,
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nlogging: {flushFrequency: 1}\n",
+    )
+    .unwrap();
+    let config_flag = format!("--config={}", path.display());
+    let written = |args: &[&str]| config::to_yaml(&config::complete(&typed(args)).unwrap().config);
+    let of_the_file = written(&[&config_flag]);
+    // These say what to do, not how.
+    let actions = [
+        "config",
+        "write-config-to",
+        "cleanup",
+        "init-only",
+        "version",
+        "help",
+        "master",
+    ];
+    for (name, _, given, _, counts) in rows().filter(|row| !actions.contains(&row.0)) {
+        let both = written(&[&config_flag, &format!("--{name}={given}")]);
+        assert_eq!(both != of_the_file, *counts, "--{name}");
+    }
+    let flush = written(&[&config_flag, "--log-flush-frequency=3s"]);
+    assert!(flush.contains("flushFrequency: 3s\n"), "{flush}");
 }
 
 #[test]

@@ -1,52 +1,43 @@
-//! Completion scripts, generated from the table of flags.
+//! Completion scripts, generated from the tables of flags and commands. This is all that `clap` is used for.
+
+use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, Command, ValueHint};
 use clap_complete::{Shell, generate};
 
-use super::flags::{COMMAND_FLAGS, FLAGS, Flag, Kind};
+use super::commands::COMMANDS;
+use super::flags::{FLAGS, Flag, Kind};
+use super::{Invocation, Refused, print};
+use crate::config::values::quote;
 
-/// The script for a shell; `None`: not a shell we know.
-pub(super) fn script(shell: &str) -> Option<String> {
-    let shell = match shell {
-        "bash" => Shell::Bash,
-        "zsh" => Shell::Zsh,
-        "fish" => Shell::Fish,
-        _ => return None,
+const SHELLS: [(&str, Shell); 3] = [("bash", Shell::Bash), ("zsh", Shell::Zsh), ("fish", Shell::Fish)];
+
+/// `ferry completions`
+pub(super) fn run(invocation: Invocation) -> anyhow::Result<ExitCode> {
+    let [name] = invocation.arguments.as_slice() else {
+        return Err(Refused("exactly one of bash, zsh and fish is needed".to_owned()).into());
     };
-    let mut out = Vec::new();
-    generate(shell, &mut program(), "ferry", &mut out);
-    String::from_utf8(out).ok()
+    let Some((_, shell)) = SHELLS.iter().find(|(known, _)| known == name) else {
+        return Err(Refused(format!("no completions for {}; bash, zsh or fish", quote(name))).into());
+    };
+    let mut script = Vec::new();
+    generate(*shell, &mut program(), "ferry", &mut script);
+    Ok(print(&String::from_utf8(script)?))
 }
 
-/// The program as the generator wants to see it. Nothing is parsed with it.
+/// The program as the generator wants to see it.
 fn program() -> Command {
-    let own = &COMMAND_FLAGS;
-    let decisions = |name, about, tables: &[&'static [Flag]]| {
-        let mut tables = tables.to_vec();
-        tables.extend([own.output, own.mode, own.socket, FLAGS]);
-        command(name, about, &tables)
-    };
-    let shells = Arg::new("shell").value_parser(["bash", "zsh", "fish"]);
+    let commands = COMMANDS.iter().map(|row| {
+        let shown = command(row.name, row.summary, &row.tables());
+        if row.name == "completions" {
+            let shells = SHELLS.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+            return shown.arg(Arg::new("shell").value_parser(shells));
+        }
+        shown
+    });
     command("ferry", "Carries the traffic of Kubernetes Services", &[FLAGS])
-        .subcommand(decisions(
-            "plan",
-            "Print what would be done for every service",
-            &[],
-        ))
-        .subcommand(decisions(
-            "trace",
-            "Print what becomes of one packet",
-            &[own.packet],
-        ))
-        .subcommand(command(
-            "status",
-            "Ask the running daemon",
-            &[own.output, own.socket, own.help],
-        ))
-        .subcommand(command("demo", "See it work", &[own.mode, own.keep, own.help]))
-        .subcommand(command("completions", "Print a completion script", &[own.help]).arg(shells))
         .disable_help_subcommand(true)
-        .subcommand(command("help", "Show help", &[]))
+        .subcommands(commands)
 }
 
 fn command(name: &'static str, about: &'static str, tables: &[&'static [Flag]]) -> Command {
@@ -71,7 +62,7 @@ fn arg(flag: &'static Flag) -> Arg {
         return arg.action(ArgAction::SetTrue);
     }
     match &flag.kind {
-        Kind::Word(_, words) => arg.value_parser(words.to_vec()),
+        Kind::Word(_) => arg.value_parser(flag.words()),
         Kind::Path(_) => arg.value_hint(ValueHint::AnyPath),
         _ => arg,
     }

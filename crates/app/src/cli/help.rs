@@ -1,25 +1,39 @@
 //! Help that a person can read: what it is, examples, then the flags by subject.
 
-use super::flags::{COMMAND_FLAGS, FLAGS, Flag, Group, Typed};
+use std::process::ExitCode;
+
+use super::commands::{COMMANDS, Command, Takes};
+use super::flags::{FLAGS, Flag, HELP, Typed};
+use super::{Invocation, parse, print};
 use crate::gates::Gates;
 
 const WIDTH: usize = 100;
 /// Where the texts begin; flags with longer names have their text below them.
 const COLUMN: usize = 38;
-const COMMANDS: [(&str, &str); 6] = [
-    (
-        "plan",
-        "print what would be done for every service; touches nothing",
-    ),
-    ("trace", "print what becomes of one packet, and why"),
-    ("status", "ask the running daemon how it is doing"),
-    ("demo", "see it work, in throw-away network namespaces"),
-    ("completions", "print a completion script for bash, zsh or fish"),
-    ("help", "show this text, or that of a command"),
-];
+/// Below the flags of a command that takes the daemon's.
+const DAEMON_FLAGS: &str = "\nThe other flags are the daemon's: put the command before the daemon's own command line to see\n\
+                            what that daemon would decide. With none of --manifests, --kubeconfig, --master and --config\n\
+                            the running daemon is asked. See 'ferry help'.\n";
 
-/// The help of the daemon.
-pub(super) fn daemon(program: &str) -> String {
+/// Whether flags that count beside `--config` are told from the others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stars {
+    Shown,
+    Hidden,
+}
+
+/// `ferry help`
+pub(super) fn run(invocation: Invocation) -> anyhow::Result<ExitCode> {
+    let text = match invocation.arguments.first().map(String::as_str) {
+        None | Some("help") => program("ferry"),
+        Some("gates") => gates(),
+        Some(name) => command(Command::named(name).ok_or_else(|| parse::no_such_command(name))?),
+    };
+    Ok(print(&text))
+}
+
+/// The help of the program.
+pub(super) fn program(program: &str) -> String {
     let mut out = String::from(
         "Ferry carries the traffic of Kubernetes Services on this node, in place of kube-proxy.\n\
          It follows the API server (or a directory of manifests) and programs the kernel by iptables,\n\
@@ -32,8 +46,8 @@ pub(super) fn daemon(program: &str) -> String {
             "Usage:\n  ferry [flags]            run the proxy; kube-proxy's command line works unchanged\n  \
              ferry COMMAND [flags]\n\nCommands:\n",
         );
-        for (name, what) in COMMANDS {
-            out.push_str(&format!("  {name:<13}{what}\n"));
+        for command in COMMANDS {
+            out.push_str(&format!("  {:<13}{}\n", command.name, command.summary));
         }
     }
     out.push_str(&format!(
@@ -45,21 +59,18 @@ pub(super) fn daemon(program: &str) -> String {
          \x20 # what the flags amount to, as a configuration file\n\
          \x20 {program} --proxy-mode ipvs --write-config-to /dev/stdout\n"
     ));
-    let defaults = Typed::default();
-    for group in Group::ALL {
-        let flags: Vec<&Flag> = FLAGS
-            .iter()
-            .filter(|flag| flag.group == group && flag.deprecated.is_none())
-            .collect();
-        out.push_str(&format!("\n{}:\n", group.title()));
-        push_flags(&mut out, &flags, &defaults, true);
+    let shown: Vec<&Flag> = FLAGS.iter().filter(|flag| flag.deprecated.is_none()).collect();
+    for flags in shown.chunk_by(|a, b| a.group == b.group) {
+        let group = flags.first().map_or("", |flag| flag.group);
+        out.push_str(&format!("\n{group}:\n"));
+        push_flags(&mut out, flags, Stars::Shown);
     }
     out.push_str("\nFlags with * count also beside --config; a value of the file is then overridden.\n");
     out
 }
 
 /// The feature gates that can be changed.
-pub(super) fn gates() -> String {
+fn gates() -> String {
     let mut out = "Feature gates of Kubernetes 1.36 that can be changed, with stage and default. These have an effect here:\n\
                    AllowServiceExternalIPs, ComponentFlagz, ComponentStatusz, LoggingAlphaOptions, LoggingBetaOptions,\n\
                    AllAlpha and AllBeta. The others are accepted.\n\n"
@@ -71,86 +82,36 @@ pub(super) fn gates() -> String {
     out
 }
 
-/// The help of a command; `None`: there is no such command.
-pub(super) fn command(name: &str) -> Option<String> {
-    let shared = "The other flags are the daemon's: put the command before the daemon's own command line to see\n\
-                  what that daemon would decide. With none of --manifests, --kubeconfig, --master and --config\n\
-                  the running daemon is asked. See 'ferry help'.\n";
-    let (usage, about, tables, examples, rest): (_, _, Vec<&[Flag]>, _, _) = match name {
-        "plan" => (
-            "ferry plan [flags]",
-            "Prints what is to become of the traffic of every service: addresses, endpoints, verdicts.\n\
-             Touches nothing.",
-            vec![
-                COMMAND_FLAGS.output,
-                COMMAND_FLAGS.mode,
-                COMMAND_FLAGS.socket,
-                COMMAND_FLAGS.help,
-            ],
-            "  ferry plan --manifests ./services --hostname-override node-1\n  \
-             ferry plan --kubeconfig ~/.kube/config --mode nftables -o json\n",
-            shared,
-        ),
-        "trace" => (
-            "ferry trace --from IP --to IP:PORT[/PROTOCOL] [flags]",
-            "Prints what becomes of one packet, with the reason for each step. Sends nothing.",
-            vec![
-                COMMAND_FLAGS.packet,
-                COMMAND_FLAGS.output,
-                COMMAND_FLAGS.mode,
-                COMMAND_FLAGS.socket,
-                COMMAND_FLAGS.help,
-            ],
-            "  ferry trace --from 10.244.1.5 --to 10.96.0.10:53/udp\n  \
-             ferry trace --from 192.0.2.7 --to [fd00::1]:30080 --manifests ./services\n",
-            shared,
-        ),
-        "status" => (
-            "ferry status [flags]",
-            "Asks the daemon of this node: mode, age of the last sync, counts, skipped objects and why,\n\
-             the last error, and a row for each service.",
-            vec![COMMAND_FLAGS.output, COMMAND_FLAGS.socket, COMMAND_FLAGS.help],
-            "  ferry status\n  ferry status -o json | jq .mode\n",
-            "",
-        ),
-        "demo" => (
-            "ferry demo [flags]",
-            "Makes network namespaces for a node, a client and three pods, runs the proxy among them, and\n\
-             shows requests arriving while a service scales, breaks and heals. Needs root.",
-            vec![COMMAND_FLAGS.mode, COMMAND_FLAGS.keep, COMMAND_FLAGS.help],
-            "  sudo ferry demo\n  sudo ferry demo --mode iptables --keep\n",
-            "",
-        ),
-        "completions" => (
-            "ferry completions bash|zsh|fish",
-            "Prints a completion script.",
-            vec![COMMAND_FLAGS.help],
-            "  ferry completions bash > /etc/bash_completion.d/ferry\n  \
-             ferry completions zsh > \"${fpath[1]}/_ferry\"\n  \
-             ferry completions fish > ~/.config/fish/completions/ferry.fish\n",
-            "",
-        ),
-        _ => return None,
-    };
-    let mut out = format!("{about}\n\nUsage:\n  {usage}\n\nExamples:\n{examples}\nFlags:\n");
-    let flags: Vec<&Flag> = tables.into_iter().flatten().collect();
-    push_flags(&mut out, &flags, &Typed::default(), false);
-    if !rest.is_empty() {
-        out.push('\n');
-        out.push_str(rest);
+/// The help of a command.
+pub(super) fn command(command: &Command) -> String {
+    let examples: String = command
+        .examples
+        .iter()
+        .map(|line| format!("  {line}\n"))
+        .collect();
+    let mut out = format!(
+        "{}\n\nUsage:\n  ferry {} {}\n\nExamples:\n{examples}\nFlags:\n",
+        command.about, command.name, command.usage
+    );
+    let flags: Vec<&Flag> = command.flags.iter().copied().flatten().chain(HELP).collect();
+    push_flags(&mut out, &flags, Stars::Hidden);
+    match command.takes {
+        Takes::OwnFlags => {}
+        Takes::DaemonFlags => out.push_str(DAEMON_FLAGS),
     }
-    Some(out)
+    out
 }
 
 /// One line or more for each flag: name, kind of value, what it is for, default.
-fn push_flags(out: &mut String, flags: &[&Flag], defaults: &Typed, mark: bool) {
+fn push_flags(out: &mut String, flags: &[&Flag], stars: Stars) {
+    let defaults = Typed::default();
     for flag in flags {
         let mut text = flag.help.to_owned();
-        let default = flag.show(defaults);
+        let default = flag.show(&defaults);
         if !["", "false", "[]", "0", "0s"].contains(&default.as_str()) {
             text.push_str(&format!(" (default {default})"));
         }
-        let mut head = head(flag, mark);
+        let mut head = head(flag, stars);
         if head.len() + 2 > COLUMN {
             out.push_str(&head);
             out.push('\n');
@@ -163,8 +124,12 @@ fn push_flags(out: &mut String, flags: &[&Flag], defaults: &Typed, mark: bool) {
     }
 }
 
-fn head(flag: &Flag, mark: bool) -> String {
-    let star = if mark && flag.counts_with_config { "*" } else { " " };
+fn head(flag: &Flag, stars: Stars) -> String {
+    let star = if stars == Stars::Shown && flag.counts_with_config {
+        "*"
+    } else {
+        " "
+    };
     let short = flag
         .short
         .map_or("    ".to_owned(), |short| format!("-{short}, "));

@@ -1,25 +1,24 @@
-//! The command line: what was typed, and the configuration it names, become a [`Command`].
+//! The command line: the daemon's flags, and the commands beside it.
 //! It reads the configuration file, starts logging, and touches the standard streams.
-//! What always holds: kube-proxy's own command line is accepted unchanged and is the daemon.
+//! What always holds: kube-proxy's own command line is accepted unchanged and is the daemon. A flag is known in
+//! `flags/table.rs`, a command in `commands.rs`, and nowhere else.
 
+mod commands;
 mod completions;
-mod dispatch;
 pub mod flags;
 mod help;
+mod invocation;
 mod parse;
 mod version;
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
-pub use dispatch::dispatch;
-pub use ferry_model::Protocol;
-pub use parse::parse;
+pub use invocation::{Invocation, Origin, invalid};
 pub(crate) use version::reported as reported_version;
 
-use crate::config::Settings;
-use crate::modes::Mode;
+use crate::config::values::Named;
 
 /// What the daemon is to do. Everything else was dealt with before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,96 +38,69 @@ pub enum Output {
     Json,
 }
 
-/// Whose decisions `plan` and `trace` show.
-#[derive(Debug)]
-pub enum Origin {
-    /// Those of the running daemon, asked over its status socket.
-    Running(PathBuf),
-    /// Those of a daemon that would be started with these settings.
-    Objects(Box<Settings>),
-}
+impl Named for Output {
+    const ALL: &'static [Self] = &[Self::Text, Self::Json];
 
-/// `ferry plan`
-#[derive(Debug)]
-pub struct Plan {
-    pub origin: Origin,
-    pub output: Output,
-}
-
-/// `ferry trace`
-#[derive(Debug)]
-pub struct Trace {
-    pub origin: Origin,
-    pub from: IpAddr,
-    pub to: SocketAddr,
-    pub protocol: Protocol,
-    pub output: Output,
-}
-
-/// `ferry status`
-#[derive(Debug)]
-pub struct Status {
-    pub socket: PathBuf,
-    pub output: Output,
-}
-
-/// `ferry demo`
-#[derive(Debug)]
-pub struct Demo {
-    /// The mode to show.
-    pub mode: Mode,
-    /// Leave the namespaces and the proxy running.
-    pub keep: bool,
-}
-
-/// One invocation of the program.
-#[derive(Debug)]
-pub enum Command {
-    Daemon(Box<Settings>, Action),
-    Plan(Plan),
-    Trace(Trace),
-    Status(Status),
-    Demo(Demo),
-}
-
-/// Why there is nothing to run: a text to print, if any, and the exit status.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Stop {
-    stdout: String,
-    stderr: String,
-    status: u8,
-}
-
-impl Stop {
-    /// Everything asked for is this text.
-    fn text(stdout: String) -> Self {
-        Self {
-            stdout,
-            stderr: String::new(),
-            status: 0,
+    fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
         }
     }
+}
 
-    /// The command line was not understood.
-    fn refused(stderr: String) -> Self {
-        Self {
-            stdout: String::new(),
-            stderr,
-            status: 1,
+/// A command line that was not understood, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// Runs one invocation of the program, its name first, and returns the exit status.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let error = match parse::run(args) {
+        Ok(status) => return status,
+        Err(error) => error,
+    };
+    let prefix = if error.is::<Refused>() { "Error" } else { "ferry" };
+    eprintln!("{prefix}: {}", one_line(&error));
+    ExitCode::FAILURE
+}
+
+/// An error with its causes; many say what caused them in their own words, which are not said again.
+fn one_line(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .fold(String::new(), |line, cause| match cause.to_string() {
+            cause if line.is_empty() => cause,
+            cause if line.ends_with(&cause) => line,
+            cause => format!("{line}: {cause}"),
+        })
+}
+
+/// Prints a text. A reader that went away early (`ferry --help | head`) is no failure.
+pub(crate) fn print(text: &str) -> ExitCode {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("ferry: cannot write to the standard output: {error}");
+            ExitCode::FAILURE
         }
+        _ => ExitCode::SUCCESS,
     }
+}
 
-    /// It failed, and the log says why.
-    fn failed() -> Self {
-        Self::refused(String::new())
-    }
+#[cfg(test)]
+mod tests {
+    use ferry_backends::{Error, Retry, Step};
 
-    /// Prints the text and returns the exit status.
-    pub fn report(&self) -> ExitCode {
-        use std::io::Write as _;
-        // A reader that went away early (`ferry --help | head`) is no failure.
-        let _ = std::io::stdout().write_all(self.stdout.as_bytes());
-        let _ = std::io::stderr().write_all(self.stderr.as_bytes());
-        ExitCode::from(self.status)
+    #[test]
+    fn a_cause_is_told_once() {
+        let refused = std::io::Error::from_raw_os_error(1);
+        let error = Error::new(Step::Open, "open nf_tables", Retry::Futile, refused);
+        let error = anyhow::Error::from(error).context("unable to create proxier");
+        assert_eq!(
+            super::one_line(&error),
+            "unable to create proxier: open nf_tables: Operation not permitted (os error 1)"
+        );
+        let error = anyhow::anyhow!("deep").context("middle").context("outer");
+        assert_eq!(super::one_line(&error), "outer: middle: deep");
     }
 }

@@ -4,14 +4,18 @@ use std::io::Read as _;
 use std::path::Path;
 
 use super::Error;
-use super::file::{self, DecodeError};
-use super::values::append_port;
-use super::written::Config;
-use crate::cli::flags::{FLAGS, Typed};
+use super::file;
+use super::values::{Word, append_port};
+use super::written::{Config, DetectLocalMode, Pace, Section};
+use super::yaml::DecodeError;
+use crate::cli::flags::{FLAGS, FlagError, Typed};
 use crate::gates::Gates;
 
 /// More than a ConfigMap can hold.
 const MAX_FILE_BYTES: u64 = 8 << 20;
+
+/// What kube-proxy runs in on Linux unless told otherwise.
+const DEFAULT_MODE: &str = "iptables";
 
 /// How loud a [`Note`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,25 +89,19 @@ pub fn complete(typed: &Typed) -> Result<Completed, Error> {
 
 fn from_flags(typed: &Typed) -> Config {
     let mut config = typed.config.clone();
-    let given = |name| typed.given.contains(name);
-    let (sync, min, names) = if config.mode == "ipvs" {
-        (
-            typed.ipvs_sync_period,
-            typed.ipvs_min_sync_period,
-            ["ipvs-sync-period", "ipvs-min-sync-period"],
-        )
+    config.set_pace(if config.section() == Section::Ipvs {
+        Pace {
+            masquerade_all: typed.masquerade_all,
+            ..typed.ipvs_pace
+        }
     } else {
-        let names = ["iptables-sync-period", "iptables-min-sync-period"];
-        (typed.iptables_sync_period, typed.iptables_min_sync_period, names)
-    };
-    if given(names[0]) {
-        config.sync_period = sync;
-    }
-    if given(names[1]) {
-        config.min_sync_period = min;
-    }
-    if given("cluster-cidr") {
-        config.detect_local.cluster_cidrs = typed.cluster_cidr.split(',').map(str::to_owned).collect();
+        Pace {
+            masquerade_all: typed.masquerade_all,
+            ..typed.iptables_pace
+        }
+    });
+    if typed.given.contains("cluster-cidr") {
+        config.cluster_cidrs = typed.cluster_cidr.split(',').map(str::to_owned).collect();
     }
     if typed.write_config_to.is_empty() {
         let address = |address: &str, port| {
@@ -122,7 +120,8 @@ fn from_flags(typed: &Typed) -> Config {
 fn from_file(typed: &Typed, notes: &mut Vec<Note>) -> Result<Config, Error> {
     let path = &typed.config_file;
     let text = read(Path::new(path)).map_err(Error::Complete)?;
-    let mode = typed.given.contains("mode").then_some(typed.config.mode.as_str());
+    // `--mode` of a command asks about another mode than the file's.
+    let mode = Some(typed.config.mode.clone()).filter(|_| typed.given.contains("mode"));
     let decoded = file::decode(&text, mode).map_err(|DecodeError { message, line }| {
         let place = line.map_or_else(|| path.clone(), |line| format!("{path}, line {line}"));
         Error::Complete(format!("failed to decode: {message} ({place})"))
@@ -137,8 +136,21 @@ fn from_file(typed: &Typed, notes: &mut Vec<Note>) -> Result<Config, Error> {
         );
     }
     let mut config = decoded.config;
-    overlay(typed, &mut config);
-    Ok(config)
+    forget_split_streams(&mut config, path, notes);
+    Ok(overlay(typed, config)?)
+}
+
+/// kube-proxy lets only the flags split its streams: what a file says about it is overwritten by their defaults.
+fn forget_split_streams(config: &mut Config, path: &str, notes: &mut Vec<Note>) {
+    let options = &mut config.logging.options;
+    for (format, options) in [("text", &mut options.text), ("json", &mut options.json)] {
+        if std::mem::take(&mut options.split_stream) {
+            let message = format!(
+                "logging.options.{format}.splitStream has no effect in a file; use --log-{format}-split-stream"
+            );
+            notes.push(Note::warning(&message).with("file", path));
+        }
+    }
 }
 
 /// The whole text of a file, or Go's message why not.
@@ -169,39 +181,19 @@ fn reason(error: &std::io::Error) -> String {
         .map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
-/// The flags that count beside a file: those of logging, and our own.
-fn overlay(typed: &Typed, config: &mut Config) {
-    let given = |name: &str| typed.given.contains(name);
-    let from = &typed.config;
-    macro_rules! take {
-        ($($name:literal => $($field:ident).+),* $(,)?) => {
-            $(if given($name) { config.$($field).+ = from.$($field).+.clone(); })*
-        };
-    }
-    take!(
-        "v" => logging.verbosity,
-        "logging-format" => logging.format,
-        "log-text-split-stream" => logging.text.split_stream,
-        "log-text-info-buffer-size" => logging.text.info_buffer_size,
-        "log-json-split-stream" => logging.json.split_stream,
-        "log-json-info-buffer-size" => logging.json.info_buffer_size,
-        "manifests" => ferry.manifests,
-        "status-socket" => ferry.status_socket,
-        "socket" => ferry.status_socket,
-        "traffic-counters" => ferry.traffic_counters,
-        "nftables-localhost-nodeports" => ferry.nftables_localhost_node_ports,
-        "userspace-bind" => ferry.userspace_bind,
-        "proxy-port-range" => ferry.proxy_port_range,
-        "udp-timeout" => ferry.udp_timeout,
-    );
-    if given("log-flush-frequency") {
-        config.logging.flush_frequency = from.logging.flush_frequency;
-        config.logging.flush_frequency_is_number = false;
-    }
+/// What a file says with the flags that count beside it: they are set once more, on top.
+fn overlay(typed: &Typed, mut config: Config) -> Result<Config, FlagError> {
     // The first pattern that fits counts, so the flag's come first.
-    let mut vmodule = from.logging.vmodule.clone();
-    vmodule.append(&mut config.logging.vmodule);
-    config.logging.vmodule = vmodule;
+    let mut patterns = std::mem::take(&mut config.logging.vmodule);
+    let mut both = Typed {
+        config,
+        ..Typed::default()
+    };
+    for (flag, text) in typed.given.iter().filter(|(flag, _)| flag.counts_with_config) {
+        flag.set(&mut both, text)?;
+    }
+    both.config.logging.vmodule.append(&mut patterns);
+    Ok(both.config)
 }
 
 fn void_flags(typed: &Typed) -> Vec<Note> {
@@ -215,17 +207,18 @@ fn void_flags(typed: &Typed) -> Vec<Note> {
 }
 
 fn apply_platform_defaults(config: &mut Config, notes: &mut Vec<Note>) {
-    if config.mode.is_empty() {
+    if config.mode.is_blank() {
         notes.push(Note {
             level: Level::Choice,
             ..Note::info("Using iptables proxy")
         });
-        config.mode = "iptables".to_owned();
+        config.mode = Word::from(DEFAULT_MODE);
     }
-    if config.mode == "nftables" && config.node_port_addresses.as_ref().is_none_or(Vec::is_empty) {
+    let unrestricted = config.node_port_addresses.as_ref().is_none_or(Vec::is_empty);
+    if config.section() == Section::Nftables && unrestricted {
         config.node_port_addresses = Some(vec!["primary".to_owned()]);
     }
-    if config.detect_local_mode.is_empty() {
-        config.detect_local_mode = "ClusterCIDR".to_owned();
+    if config.detect_local_mode.is_blank() {
+        config.detect_local_mode = Word::Known(DetectLocalMode::ClusterCidr);
     }
 }

@@ -9,16 +9,24 @@ mod story;
 
 use anyhow::Context;
 
-use crate::cli;
+use crate::modes::Mode;
+
+/// What becomes of it all when the story is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Afterwards {
+    CleanUp,
+    /// Leave the namespaces and the proxy running.
+    Keep,
+}
 
 /// Builds the network, tells the story, cleans up.
-pub fn run(demo: &cli::Demo) -> anyhow::Result<()> {
-    let mut stage = story::Stage::set(demo.mode).context(
+pub fn run(mode: Mode, afterwards: Afterwards) -> anyhow::Result<()> {
+    let mut stage = story::Stage::set(mode).context(
         "the demo makes network namespaces and programs the firewall inside them, which takes root (try sudo)",
     )?;
     stage.play()?;
-    if demo.keep {
-        stage.keep()?;
+    match afterwards {
+        Afterwards::CleanUp => Ok(()),
+        Afterwards::Keep => stage.keep(),
     }
-    Ok(())
 }

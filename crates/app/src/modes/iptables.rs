@@ -6,13 +6,14 @@ use ferry_backends::iptables::{Iptables, Options};
 use ferry_model::Policy;
 
 use super::{Conntrack, Demo, Descriptor, HOURLY, Metrics, owns_no_chain, silent, supports_iptables};
-use crate::config::Settings;
+use crate::config::{Section, Settings};
 
 /// How often legacy iptables, which tells nothing by itself, is looked at.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "iptables",
+    section: Section::Iptables,
     policy: |settings| Policy::iptables(settings.iptables.localhost_node_ports),
     open: |settings, alarm| Ok(Box::new(Iptables::open(options(settings), alarm))),
     clean_up: |settings, keep| Iptables::open(options(settings), silent()).cleanup_beside(keep),

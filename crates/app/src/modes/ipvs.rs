@@ -5,11 +5,12 @@ use ferry_host::ipvs::Timeouts;
 use ferry_model::Policy;
 
 use super::{Conntrack, Descriptor, Metrics, run_directory, supports_iptables};
-use crate::config::Settings;
+use crate::config::{Section, Settings};
 use crate::events::Event;
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "ipvs",
+    section: Section::Ipvs,
     policy: |_| Policy::ipvs(),
     open: |settings, alarm| Ok(Box::new(Ipvs::open(options(settings), alarm)?)),
     clean_up: |settings, _| ipvs::cleanup(&run_directory(settings)),

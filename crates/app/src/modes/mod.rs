@@ -17,7 +17,7 @@ use std::time::Duration;
 use ferry_backends::{Alarm, Backend, Error};
 use ferry_model::{Family, Policy};
 
-use crate::config::Settings;
+use crate::config::{Section, Settings};
 use crate::events::Event;
 
 /// How long a mode that notices changes by itself goes without a full look.
@@ -34,6 +34,8 @@ pub struct Mode(&'static Descriptor);
 pub struct Descriptor {
     /// In flags, in the configuration file and at `/proxyMode`.
     pub name: &'static str,
+    /// Which sections of the configuration are its own.
+    pub section: Section,
     /// Where it treats packets differently from the others.
     pub policy: fn(&Settings) -> Policy,
     /// Opens it: checks what it needs and sets its kernel parameters, but writes no rule yet.

@@ -9,13 +9,14 @@ use ferry_model::Policy;
 use super::{
     Conntrack, Demo, Descriptor, HOURLY, Metrics, Sabotage, owns_no_chain, silent, supports_every_family,
 };
-use crate::config::Settings;
+use crate::config::{Section, Settings};
 
 /// kube-proxy's way past its check of the kernel's version.
 const SKIP_KERNEL_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "nftables",
+    section: Section::Nftables,
     policy: |settings| Policy::nftables(settings.nftables.localhost_node_ports),
     open: |settings, alarm| Ok(Box::new(Nftables::open(options(settings), alarm)?)),
     clean_up: |_, _| Nftables::open(Options::default(), silent())?.cleanup(),

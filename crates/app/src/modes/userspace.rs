@@ -7,10 +7,11 @@ use ferry_backends::userspace::{self, Ingress, Options, Userspace};
 use ferry_model::Policy;
 
 use super::{Conntrack, Demo, Descriptor, HOURLY, Metrics, run_directory, silent, supports_every_family};
-use crate::config::Settings;
+use crate::config::{Section, Settings};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "userspace",
+    section: Section::Userspace,
     policy: |_| Policy::userspace(),
     open: |settings, alarm| {
         let options = Options {

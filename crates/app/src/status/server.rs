@@ -197,11 +197,7 @@ impl Answerer {
                 let report = self
                     .ask(move |planner, _| TraceReport::of(planner.plan(), &request))
                     .await;
-                match report {
-                    Some(Some(report)) => Reply::Trace(report),
-                    Some(None) => Reply::Error("no such protocol".into()),
-                    None => busy(),
-                }
+                report.map_or_else(busy, Reply::Trace)
             }
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use ferry_model::{Fate, Origin, Packet, Plan, Protocol, trace};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Which packet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,7 +14,20 @@ pub struct TraceRequest {
     /// Where to.
     pub to: SocketAddr,
     /// tcp, udp or sctp.
-    pub protocol: String,
+    #[serde(serialize_with = "protocol_name", deserialize_with = "protocol_named")]
+    pub protocol: Protocol,
+}
+
+fn protocol_name<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(protocol.as_str())
+}
+
+fn protocol_named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Protocol, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+        .into_iter()
+        .find(|protocol| protocol.as_str() == name)
+        .ok_or_else(|| serde::de::Error::custom("the protocol must be tcp, udp or sctp"))
 }
 
 /// What becomes of it, and why.
@@ -51,12 +64,9 @@ pub struct TargetReport {
 }
 
 impl TraceReport {
-    /// Follows a packet through a plan; `None` if there is no such protocol. A source that is one of the host's own
+    /// Follows a packet through a plan. A source that is one of the host's own
     /// addresses means the host itself.
-    pub fn of(plan: &Plan, request: &TraceRequest) -> Option<Self> {
-        let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
-            .into_iter()
-            .find(|protocol| protocol.as_str() == request.protocol)?;
+    pub fn of(plan: &Plan, request: &TraceRequest) -> Self {
         let own = &plan
             .node()
             .family(ferry_model::Family::of(request.from))
@@ -71,7 +81,7 @@ impl TraceReport {
             },
             destination: request.to.ip(),
             port: request.to.port(),
-            protocol,
+            protocol: request.protocol,
         };
         let outcome = trace(plan, &packet);
         let mut report = Self {
@@ -104,7 +114,7 @@ impl TraceReport {
             Fate::Reject => report.fate = "reject".into(),
             Fate::Host => {}
         }
-        Some(report)
+        report
     }
 }
 
@@ -121,9 +131,10 @@ impl fmt::Display for TraceReport {
                 let service = self.service.as_deref().unwrap_or_default();
                 writeln!(f, "forwarded, to one of these endpoints of {service}:")?;
                 for target in &self.targets {
-                    let masquerade = match target.masquerade {
-                        true => ", which sees the node's address",
-                        false => ", which sees the client's address",
+                    let masquerade = if target.masquerade {
+                        ", which sees the node's address"
+                    } else {
+                        ", which sees the client's address"
                     };
                     writeln!(f, "  -> {}{masquerade}", target.address)?;
                 }

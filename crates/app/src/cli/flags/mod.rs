@@ -1,16 +1,21 @@
 //! The flags: one table of all of them, and a reader with the manners of Go's flag library.
 //! Pure. What always holds: the table is the only place that knows a flag; defaults come from [`Typed::default`].
 
+mod nearest;
 mod parse;
 mod table;
 mod typed;
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+pub use nearest::{did_you_mean, nearest};
 pub use parse::{FlagError, Rest, parse};
-pub use table::{COMMAND_FLAGS, FLAGS, Group};
-pub use typed::{Extra, Typed, VersionFlag};
+pub use table::{FLAGS, HELP, KEEP, LOGGING, MODE, OUTPUT, PACKET, SOCKET};
+pub use typed::{Extra, Given, Typed, VersionFlag};
 
 use crate::config::values::{
-    GoDuration, Quantity, format_f32, format_list, host_port_error, ip_error, parse_bool, parse_f32,
+    Choice, GoDuration, Quantity, format_f32, format_list, host_port_error, ip_error, parse_bool, parse_f32,
     parse_i32, parse_list, parse_u31, quote,
 };
 use crate::config::written::VModule;
@@ -21,7 +26,8 @@ pub struct Flag {
     pub name: &'static str,
     pub short: Option<char>,
     pub kind: Kind,
-    pub group: Group,
+    /// What it is about: the heading in the help.
+    pub group: &'static str,
     /// Whether it still counts when `--config` is given.
     pub counts_with_config: bool,
     /// Why it should not be used any more; such flags are not in the help.
@@ -37,8 +43,7 @@ pub enum Kind {
     Float32(fn(&mut Typed) -> &mut f32),
     Duration(fn(&mut Typed) -> &mut GoDuration),
     Text(fn(&mut Typed) -> &mut String),
-    /// A text that is one of a few words; only help and completions care.
-    Word(fn(&mut Typed) -> &mut String, &'static [&'static str]),
+    Word(fn(&mut Typed) -> &mut dyn Choice),
     Path(fn(&mut Typed) -> &mut String),
     List(fn(&mut Typed) -> &mut Option<Vec<String>>),
     Size(fn(&mut Typed) -> &mut Quantity),
@@ -46,26 +51,26 @@ pub enum Kind {
     HostPort(fn(&mut Typed) -> &mut String),
     Verbosity(fn(&mut Typed) -> &mut u32),
     VModule(fn(&mut Typed) -> &mut Vec<VModule>),
-    Gates,
-    Version,
-    Help,
+    Gates(fn(&mut Typed) -> &mut BTreeMap<String, bool>),
+    Version(fn(&mut Typed) -> &mut VersionFlag),
+    Help(fn(&mut Typed) -> &mut bool),
 }
 
 impl Flag {
     /// What the flag takes when it stands without `=`; `None`: it needs a value.
     pub fn implied(&self) -> Option<&'static str> {
-        matches!(self.kind, Kind::Bool(_) | Kind::Version | Kind::Help).then_some("true")
+        matches!(self.kind, Kind::Bool(_) | Kind::Version(_) | Kind::Help(_)).then_some("true")
     }
 
     /// The name of the value in the help.
     pub fn placeholder(&self) -> &'static str {
         match self.kind {
-            Kind::Bool(_) | Kind::Help => "",
+            Kind::Bool(_) | Kind::Help(_) => "",
             Kind::Int32(_) => "int",
             Kind::Float32(_) => "float",
             Kind::Duration(_) => "duration",
             Kind::Text(_) => "string",
-            Kind::Word(..) => "name",
+            Kind::Word(_) => "name",
             Kind::Path(_) => "path",
             Kind::List(_) => "list",
             Kind::Size(_) => "quantity",
@@ -73,8 +78,8 @@ impl Flag {
             Kind::HostPort(_) => "ip:port",
             Kind::Verbosity(_) => "level",
             Kind::VModule(_) => "pattern=N,...",
-            Kind::Gates => "Name=bool,...",
-            Kind::Version => "version[=true]",
+            Kind::Gates(_) => "Name=bool,...",
+            Kind::Version(_) => "version[=true]",
         }
     }
 
@@ -86,16 +91,29 @@ impl Flag {
         }
     }
 
-    /// Takes a value; the error is Go's message.
-    fn set(&self, typed: &mut Typed, text: &str) -> Result<(), String> {
+    /// Takes a value, and notes that it was given.
+    pub fn set(&'static self, typed: &mut Typed, text: &str) -> Result<(), FlagError> {
+        self.read(typed, text).map_err(|why| {
+            FlagError(format!(
+                "invalid argument {} for {} flag: {why}",
+                quote(text),
+                quote(&self.spelled())
+            ))
+        })?;
+        typed.given.push(self, text);
+        Ok(())
+    }
+
+    /// Reads a value; the error is Go's message.
+    fn read(&self, typed: &mut Typed, text: &str) -> Result<(), String> {
         let again = typed.given.contains(self.name);
         match &self.kind {
-            Kind::Bool(place) => *place(typed) = parse_bool(text)?,
-            Kind::Help => typed.help = parse_bool(text)?,
+            Kind::Bool(place) | Kind::Help(place) => *place(typed) = parse_bool(text)?,
             Kind::Int32(place) => *place(typed) = parse_i32(text)?,
             Kind::Float32(place) => *place(typed) = parse_f32(text)?,
             Kind::Duration(place) => *place(typed) = GoDuration::parse(text)?,
-            Kind::Text(place) | Kind::Word(place, _) | Kind::Path(place) => text.clone_into(place(typed)),
+            Kind::Text(place) | Kind::Path(place) => text.clone_into(place(typed)),
+            Kind::Word(place) => place(typed).choose(text),
             Kind::List(place) => {
                 let values = parse_list(text)?;
                 let list = place(typed);
@@ -110,46 +128,57 @@ impl Flag {
             Kind::HostPort(place) => set_address(place(typed), text, host_port_error)?,
             Kind::Verbosity(place) => *place(typed) = parse_u31(text)?,
             Kind::VModule(place) => place(typed).extend(parse_vmodule(text)?),
-            Kind::Gates => {
-                let gates = parse_gates(text)?;
-                typed.config.feature_gates.extend(gates);
-            }
-            Kind::Version => typed.version = VersionFlag::parse(text)?,
+            Kind::Gates(place) => place(typed).extend(parse_gates(text)?),
+            Kind::Version(place) => *place(typed) = VersionFlag::parse(text)?,
         }
-        typed.given.insert(self.name);
         Ok(())
     }
 
     /// The value as Go's flag library shows it.
     pub fn show(&self, typed: &Typed) -> String {
-        let mut typed = typed.clone();
-        let typed = &mut typed;
+        self.shown(&mut typed.clone())
+    }
+
+    fn shown(&self, typed: &mut Typed) -> String {
         match &self.kind {
-            Kind::Bool(place) => place(typed).to_string(),
-            Kind::Help => typed.help.to_string(),
+            Kind::Bool(place) | Kind::Help(place) => place(typed).to_string(),
             Kind::Int32(place) => place(typed).to_string(),
             Kind::Float32(place) => format_f32(*place(typed)),
             Kind::Duration(place) => place(typed).to_string(),
-            Kind::Text(place)
-            | Kind::Word(place, _)
-            | Kind::Path(place)
-            | Kind::Ip(place)
-            | Kind::HostPort(place) => place(typed).clone(),
+            Kind::Text(place) | Kind::Path(place) | Kind::Ip(place) | Kind::HostPort(place) => {
+                place(typed).clone()
+            }
+            Kind::Word(place) => place(typed).as_str().to_owned(),
             Kind::List(place) => format_list(place(typed).as_deref().unwrap_or_default()),
             Kind::Size(place) => place(typed).to_string(),
             Kind::Verbosity(place) => place(typed).to_string(),
-            Kind::VModule(place) => show_vmodule(place(typed)),
-            Kind::Gates => {
-                let pairs = typed
-                    .config
-                    .feature_gates
-                    .iter()
-                    .map(|(name, on)| format!("{name}={on}"));
-                pairs.collect::<Vec<_>>().join(",")
-            }
-            Kind::Version => typed.version.to_string(),
+            Kind::VModule(place) => pairs(place(typed).iter().map(|item| (&item.pattern, item.verbosity))),
+            Kind::Gates(place) => pairs(place(typed).iter()),
+            Kind::Version(place) => place(typed).to_string(),
         }
     }
+
+    /// The words that the flag knows, if it takes one of a few.
+    pub fn words(&self) -> Vec<&'static str> {
+        match &self.kind {
+            Kind::Word(place) => place(&mut Typed::default()).names(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Every flag of the daemon with its value as `/flagz` shows it, sorted by name.
+pub fn values(typed: &Typed) -> Vec<(&'static str, String)> {
+    let mut typed = typed.clone();
+    let values = FLAGS.iter().map(|flag| (flag.name, flag.shown(&mut typed)));
+    let mut values: Vec<_> = values.collect();
+    values.sort();
+    values
+}
+
+fn pairs<K: Display, V: Display>(pairs: impl Iterator<Item = (K, V)>) -> String {
+    let pairs: Vec<String> = pairs.map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.join(",")
 }
 
 fn set_address(place: &mut String, text: &str, error: fn(&str) -> Option<String>) -> Result<(), String> {
@@ -181,14 +210,6 @@ fn parse_vmodule(text: &str) -> Result<Vec<VModule>, String> {
         });
     }
     Ok(items)
-}
-
-fn show_vmodule(items: &[VModule]) -> String {
-    items
-        .iter()
-        .map(|item| format!("{}={}", item.pattern, item.verbosity))
-        .collect::<Vec<_>>()
-        .join(",")
 }
 
 fn parse_gates(text: &str) -> Result<Vec<(String, bool)>, String> {

@@ -1,7 +1,7 @@
 //! Reads arguments with the manners of Go's flag library.
 
+use super::nearest::{did_you_mean, nearest};
 use super::{Flag, Typed};
-use crate::config::values::quote;
 
 /// Why a command line was refused, in Go's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +65,9 @@ impl Reader<'_> {
         };
         let wanted = name.replace('_', "-");
         let Some(flag) = self.flags().find(|flag| flag.name == wanted) else {
-            return Err(FlagError(format!("unknown flag: --{name}")));
+            let near = nearest(&wanted, self.flags().map(|flag| flag.name));
+            let hint = did_you_mean(near.iter().map(|name| format!("--{name}")));
+            return Err(FlagError(format!("unknown flag: --{name}{hint}")));
         };
         let value = match value {
             Some(value) => value,
@@ -107,13 +109,7 @@ impl Reader<'_> {
     }
 
     fn set(&mut self, flag: &'static Flag, value: &str) -> Result<(), FlagError> {
-        flag.set(self.typed, value).map_err(|why| {
-            FlagError(format!(
-                "invalid argument {} for {} flag: {why}",
-                quote(value),
-                quote(&flag.spelled())
-            ))
-        })?;
+        flag.set(self.typed, value)?;
         if let Some(notice) = flag.deprecated {
             self.rest
                 .notices

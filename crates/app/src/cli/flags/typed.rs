@@ -1,10 +1,11 @@
 //! What was typed, before anything is made of it.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::config::values::{GoDuration, parse_bool, quote};
-use crate::config::written::{Config, HEALTHZ_PORT, METRICS_PORT};
+use super::Flag;
+use crate::cli::Output;
+use crate::config::values::{Word, parse_bool, quote};
+use crate::config::written::{Config, HEALTHZ_PORT, METRICS_PORT, Pace};
 
 /// The values of all flags. Those that mirror a field of the configuration file are kept in `config`.
 #[derive(Clone, Debug)]
@@ -18,10 +19,9 @@ pub struct Typed {
     pub hostname_override: String,
     pub version: VersionFlag,
     pub help: bool,
-    pub iptables_sync_period: GoDuration,
-    pub iptables_min_sync_period: GoDuration,
-    pub ipvs_sync_period: GoDuration,
-    pub ipvs_min_sync_period: GoDuration,
+    pub iptables_pace: Pace,
+    pub ipvs_pace: Pace,
+    pub masquerade_all: bool,
     pub cluster_cidr: String,
     pub healthz_port: i32,
     pub metrics_port: i32,
@@ -29,14 +29,31 @@ pub struct Typed {
     pub machine_id_file: String,
     /// Flags of the commands beside the daemon.
     pub extra: Extra,
-    /// The names of the flags that were given.
-    pub given: BTreeSet<&'static str>,
+    pub given: Given,
+}
+
+/// The flags that were given, with their texts, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Given(Vec<(&'static Flag, String)>);
+
+impl Given {
+    pub(super) fn push(&mut self, flag: &'static Flag, text: &str) {
+        self.0.push((flag, text.to_owned()));
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.iter().any(|(flag, _)| flag.name == name)
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &(&'static Flag, String)> {
+        self.0.iter()
+    }
 }
 
 /// The values of the commands' own flags.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Extra {
-    pub output: String,
+    pub output: Word<Output>,
     pub from: String,
     pub to: String,
     pub keep: bool,
@@ -45,11 +62,8 @@ pub struct Extra {
 impl Default for Typed {
     fn default() -> Self {
         let config = Config::default();
+        let pace = config.pace();
         Self {
-            iptables_sync_period: config.sync_period,
-            iptables_min_sync_period: config.min_sync_period,
-            ipvs_sync_period: config.sync_period,
-            ipvs_min_sync_period: config.min_sync_period,
             config,
             config_file: String::new(),
             write_config_to: String::new(),
@@ -59,16 +73,21 @@ impl Default for Typed {
             hostname_override: String::new(),
             version: VersionFlag::No,
             help: false,
+            iptables_pace: pace,
+            ipvs_pace: pace,
+            masquerade_all: false,
             cluster_cidr: String::new(),
             healthz_port: HEALTHZ_PORT,
             metrics_port: METRICS_PORT,
             boot_id_file: "/proc/sys/kernel/random/boot_id".to_owned(),
             machine_id_file: "/etc/machine-id,/var/lib/dbus/machine-id".to_owned(),
             extra: Extra {
-                output: "text".to_owned(),
-                ..Extra::default()
+                output: Word::Known(Output::Text),
+                from: String::new(),
+                to: String::new(),
+                keep: false,
             },
-            given: BTreeSet::new(),
+            given: Given::default(),
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use super::quote;
 
 /// A signed span of time with nanosecond steps, in Go's notation (`1h30m0s`, `250ms`).
@@ -125,6 +127,19 @@ fn unit_nanos(unit: &str) -> Option<u64> {
         "h" => 3_600_000_000_000,
         _ => return None,
     })
+}
+
+impl Serialize for GoDuration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for GoDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
+    }
 }
 
 impl fmt::Display for GoDuration {

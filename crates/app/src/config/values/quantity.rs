@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::config::yaml::Scalar;
+
 /// An amount with a suffix, kept in the canonical form that Kubernetes would print.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quantity {
@@ -157,6 +161,22 @@ impl Scale {
             }
         }
         nanos.to_string()
+    }
+}
+
+impl Serialize for Quantity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename = "resource.Quantity")]
+        struct Raw(Scalar);
+        let (Scalar::Text(text) | Scalar::Number(text)) = Raw::deserialize(deserializer)?.0;
+        Self::parse(&text).map_err(serde::de::Error::custom)
     }
 }
 

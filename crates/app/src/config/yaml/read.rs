@@ -17,6 +17,24 @@ pub struct Node {
     pub line: usize,
 }
 
+impl Node {
+    /// The value at a path of keys; `null` is as if it were not there.
+    pub fn at(&self, path: &[&str]) -> Option<&Self> {
+        let Some((name, rest)) = path.split_first() else {
+            return (!matches!(self.value, Value::Null)).then_some(self);
+        };
+        let Value::Map(entries) = &self.value else {
+            return None;
+        };
+        entries
+            .iter()
+            .rev()
+            .find(|entry| entry.key == *name)?
+            .node
+            .at(rest)
+    }
+}
+
 /// A value; numbers keep their text.
 #[derive(Clone, Debug)]
 pub enum Value {

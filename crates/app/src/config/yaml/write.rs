@@ -1,205 +1,123 @@
 //! Writes trees as Kubernetes does: JSON like Go's encoder, YAML with sorted keys and unindented lists.
 
-/// A document to be written; numbers are given as text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tree {
-    Null,
-    Bool(bool),
-    Number(String),
-    Text(String),
-    List(Vec<Tree>),
-    Map(Vec<(&'static str, Tree)>),
-    /// A mapping whose keys are data, not field names.
-    Names(Vec<(String, Tree)>),
+use std::io;
+
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::ser::{Formatter, Serializer};
+
+use super::Value as Scalar;
+use crate::config::values::format_f32;
+
+/// Compact JSON, keys in the order of the type.
+pub fn json(value: &impl Serialize) -> String {
+    let mut out = Vec::new();
+    let written = value.serialize(&mut Serializer::with_formatter(&mut out, Go));
+    debug_assert!(written.is_ok(), "keys are texts: {written:?}");
+    String::from_utf8(out).unwrap_or_default()
 }
 
-impl From<bool> for Tree {
-    fn from(value: bool) -> Self {
-        Self::Bool(value)
+/// Go's JSON: floating-point numbers in its notation, and what could end a script element escaped.
+struct Go;
+
+impl Formatter for Go {
+    fn write_f32<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f32) -> io::Result<()> {
+        writer.write_all(format_f32(value).as_bytes())
     }
-}
 
-impl From<i32> for Tree {
-    fn from(value: i32) -> Self {
-        Self::Number(value.to_string())
-    }
-}
-
-impl From<&str> for Tree {
-    fn from(value: &str) -> Self {
-        Self::Text(value.to_owned())
-    }
-}
-
-impl From<&String> for Tree {
-    fn from(value: &String) -> Self {
-        Self::Text(value.clone())
-    }
-}
-
-impl Tree {
-    fn entries(&self) -> Option<Vec<(&str, &Tree)>> {
-        match self {
-            Self::Map(entries) => Some(entries.iter().map(|(key, value)| (*key, value)).collect()),
-            Self::Names(entries) => Some(entries.iter().map(|(key, value)| (key.as_str(), value)).collect()),
-            _ => None,
-        }
-    }
-}
-
-/// Compact JSON, keys in the order given.
-pub fn json(tree: &Tree) -> String {
-    let mut out = String::new();
-    write_json(&mut out, tree);
-    out
-}
-
-fn write_json(out: &mut String, tree: &Tree) {
-    match tree {
-        Tree::Null => out.push_str("null"),
-        Tree::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
-        Tree::Number(text) => out.push_str(text),
-        Tree::Text(text) => write_json_text(out, text),
-        Tree::List(items) => {
-            out.push('[');
-            for (i, item) in items.iter().enumerate() {
-                if i > 0 {
-                    out.push(',');
+    fn write_string_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        for part in fragment.split_inclusive(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+            match part.chars().next_back() {
+                Some(c @ ('<' | '>' | '&' | '\u{2028}' | '\u{2029}')) => {
+                    writer.write_all(&part.as_bytes()[..part.len() - c.len_utf8()])?;
+                    write!(writer, "\\u{:04x}", u32::from(c))?;
                 }
-                write_json(out, item);
+                _ => writer.write_all(part.as_bytes())?,
             }
-            out.push(']');
         }
-        Tree::Map(_) | Tree::Names(_) => {
-            out.push('{');
-            for (i, (key, value)) in tree.entries().into_iter().flatten().enumerate() {
-                if i > 0 {
-                    out.push(',');
-                }
-                write_json_text(out, key);
-                out.push(':');
-                write_json(out, value);
-            }
-            out.push('}');
-        }
+        Ok(())
     }
-}
-
-/// Go escapes what could end a script element as well.
-pub(crate) fn write_json_text(out: &mut String, text: &str) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            c if (c as u32) < 0x20 || matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}') => {
-                out.push_str(&format!("\\u{:04x}", c as u32));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
 }
 
 /// YAML with sorted keys.
-pub fn yaml(tree: &Tree) -> String {
+pub fn yaml(value: &impl Serialize) -> String {
     let mut out = String::new();
-    match tree {
-        Tree::Map(_) | Tree::Names(_) => write_map(&mut out, tree, 0),
-        Tree::List(items) => write_list(&mut out, items, 0),
-        _ => {
-            out.push_str(&yaml_scalar(tree));
-            out.push('\n');
-        }
-    }
+    let value = serde_json::to_value(value);
+    debug_assert!(value.is_ok(), "keys are texts: {value:?}");
+    write_value(&mut out, &value.unwrap_or_default(), 0);
     out
 }
 
-fn write_map(out: &mut String, tree: &Tree, indent: usize) {
-    let mut entries = tree.entries().unwrap_or_default();
-    entries.sort_by_key(|(key, _)| *key);
-    for (i, (key, value)) in entries.into_iter().enumerate() {
-        // The first key of a list's item stands behind its dash.
-        if i > 0 || !out.ends_with("- ") {
-            out.push_str(&" ".repeat(indent));
+/// Writes a value that begins a line, or stands behind the dash of a list.
+fn write_value(out: &mut String, value: &Value, indent: usize) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            let mut entries: Vec<_> = fields.iter().collect();
+            entries.sort_by_key(|(key, _)| *key);
+            for (i, (key, value)) in entries.into_iter().enumerate() {
+                if i > 0 || !out.ends_with("- ") {
+                    out.push_str(&" ".repeat(indent));
+                }
+                out.push_str(&yaml_text(key));
+                out.push(':');
+                write_behind_key(out, value, indent);
+            }
         }
-        out.push_str(&yaml_text(key));
-        out.push(':');
-        match value {
-            Tree::Map(inner) if !inner.is_empty() => {
-                out.push('\n');
-                write_map(out, value, indent + 2);
+        Value::Array(items) if !items.is_empty() => {
+            for item in items {
+                out.push_str(&" ".repeat(indent));
+                out.push_str("- ");
+                write_value(out, item, indent + 2);
             }
-            Tree::Names(inner) if !inner.is_empty() => {
-                out.push('\n');
-                write_map(out, value, indent + 2);
-            }
-            Tree::List(items) if !items.is_empty() => {
-                out.push('\n');
-                write_list(out, items, indent);
-            }
-            _ => {
-                out.push(' ');
-                out.push_str(&yaml_scalar(value));
-                out.push('\n');
-            }
+        }
+        scalar => {
+            out.push_str(&yaml_scalar(scalar));
+            out.push('\n');
         }
     }
 }
 
-fn write_list(out: &mut String, items: &[Tree], indent: usize) {
-    for item in items {
-        out.push_str(&" ".repeat(indent));
-        out.push_str("- ");
-        match item {
-            Tree::Map(inner) if !inner.is_empty() => write_map(out, item, indent + 2),
-            Tree::Names(inner) if !inner.is_empty() => write_map(out, item, indent + 2),
-            _ => {
-                out.push_str(&yaml_scalar(item));
-                out.push('\n');
-            }
+/// Lists stand as far to the left as their key.
+fn write_behind_key(out: &mut String, value: &Value, indent: usize) {
+    let inner = match value {
+        Value::Object(fields) if !fields.is_empty() => indent + 2,
+        Value::Array(items) if !items.is_empty() => indent,
+        scalar => {
+            out.push(' ');
+            return write_value(out, scalar, indent);
         }
-    }
+    };
+    out.push('\n');
+    write_value(out, value, inner);
 }
 
-/// A value that fits on the line.
-fn yaml_scalar(tree: &Tree) -> String {
-    match tree {
-        Tree::Null => "null".to_owned(),
-        Tree::Bool(value) => value.to_string(),
-        Tree::Number(text) => text.clone(),
-        Tree::Text(text) => yaml_text(text),
-        Tree::List(items) if items.is_empty() => "[]".to_owned(),
-        Tree::Map(_) | Tree::Names(_) if tree.entries().is_some_and(|entries| entries.is_empty()) => {
-            "{}".to_owned()
-        }
-        // Nested lists do not occur in configurations; JSON is YAML.
-        Tree::List(_) | Tree::Map(_) | Tree::Names(_) => json(tree),
+/// A value that fits on the line. What is not an integer was a 32-bit number.
+fn yaml_scalar(value: &Value) -> String {
+    match value {
+        Value::String(text) => yaml_text(text),
+        Value::Number(number) if number.is_f64() => format_f32(number.as_f64().unwrap_or_default() as f32),
+        other => other.to_string(),
     }
 }
 
 /// A text: double quotes where it would be taken for another type, single ones where it would break the syntax.
 fn yaml_text(text: &str) -> String {
     let read = super::read_first(text);
-    let other_type = match &read {
-        Ok(document) => matches!(
+    let other_type = read.as_ref().is_ok_and(|document| {
+        matches!(
             document.root.value,
-            super::Value::Null | super::Value::Bool(_) | super::Value::Number(_)
-        ),
-        Err(_) => false,
-    };
+            Scalar::Null | Scalar::Bool(_) | Scalar::Number(_)
+        )
+    });
     if other_type || is_sexagesimal(text) || text.chars().any(char::is_control) {
-        let mut out = String::new();
-        write_json_text(&mut out, text);
-        return out;
+        return json(&text);
     }
     let reads_back =
-        read.is_ok_and(|document| matches!(&document.root.value, super::Value::Text(read) if read == text));
+        read.is_ok_and(|document| matches!(&document.root.value, Scalar::Text(read) if read == text));
     // A scalar may be fine alone and still break a mapping's line.
     let safe_inline = !text.contains(": ") && !text.contains(" #") && !text.ends_with(':');
     if reads_back && safe_inline {
@@ -225,32 +143,19 @@ mod tests {
 
     #[test]
     fn yaml_is_sorted_and_lists_are_not_indented() {
-        let tree = Tree::Map(vec![
-            (
-                "b",
-                Tree::List(vec![
-                    "x".into(),
-                    Tree::Map(vec![("z", 1.into()), ("y", true.into())]),
-                ]),
-            ),
-            (
-                "a",
-                Tree::Map(vec![
-                    ("empty", Tree::Map(vec![])),
-                    ("none", Tree::Null),
-                    ("list", Tree::List(vec![])),
-                ]),
-            ),
-            ("c", "".into()),
-        ]);
+        let text = r#"{"b":["x",{"z":1,"y":true}],"a":{"empty":{},"none":null,"list":[]},"c":""}"#;
+        let value: Value = serde_json::from_str(text).unwrap();
         assert_eq!(
-            yaml(&tree),
+            yaml(&value),
             "a:\n  empty: {}\n  list: []\n  none: null\nb:\n- x\n- \"y\": true\n  z: 1\nc: \"\"\n"
         );
-        assert_eq!(
-            json(&tree),
-            r#"{"b":["x",{"z":1,"y":true}],"a":{"empty":{},"none":null,"list":[]},"c":""}"#
-        );
+    }
+
+    #[test]
+    fn numbers_are_written_as_go_does() {
+        assert_eq!(json(&0.1_f32), "0.1");
+        assert_eq!(json(&5_f32), "5");
+        assert_eq!(yaml(&[0.1_f32, 5.0, 1e21]), "- 0.1\n- 5\n- 1e+21\n");
     }
 
     #[test]
@@ -280,9 +185,6 @@ mod tests {
 
     #[test]
     fn json_escapes_as_go() {
-        assert_eq!(
-            json(&"<a>&\"\\\n\u{1}".into()),
-            r#""\u003ca\u003e\u0026\"\\\n\u0001""#
-        );
+        assert_eq!(json(&"<a>&\"\\\n\u{1}"), r#""\u003ca\u003e\u0026\"\\\n\u0001""#);
     }
 }

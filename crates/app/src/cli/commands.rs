@@ -1,0 +1,124 @@
+//! The commands beside the daemon. A new one is a row here, a function that does it, and its own flags if it has any.
+
+use std::process::ExitCode;
+
+use super::flags::{self, FLAGS, Flag};
+use super::{Invocation, completions, help};
+use crate::commands;
+
+/// One command.
+pub(super) struct Command {
+    pub(super) name: &'static str,
+    /// One line of the program's help.
+    pub(super) summary: &'static str,
+    /// What follows the name.
+    pub(super) usage: &'static str,
+    /// What its own help says.
+    pub(super) about: &'static str,
+    pub(super) examples: &'static [&'static str],
+    /// Its own flags, in tables that commands share.
+    pub(super) flags: &'static [&'static [Flag]],
+    pub(super) takes: Takes,
+    pub(super) run: fn(Invocation) -> anyhow::Result<ExitCode>,
+}
+
+/// Which flags a command takes besides its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// Only `--help`.
+    OwnFlags,
+    /// The daemon's: it shows what such a daemon would do, or asks the running one.
+    DaemonFlags,
+}
+
+pub(super) static COMMANDS: &[Command] = &[
+    Command {
+        name: "plan",
+        summary: "print what would be done for every service; touches nothing",
+        usage: "[flags]",
+        about: "Prints what is to become of the traffic of every service: addresses, endpoints, verdicts.\n\
+                Touches nothing.",
+        examples: &[
+            "ferry plan --manifests ./services --hostname-override node-1",
+            "ferry plan --kubeconfig ~/.kube/config --mode nftables -o json",
+        ],
+        flags: &[flags::OUTPUT, flags::MODE, flags::SOCKET],
+        takes: Takes::DaemonFlags,
+        run: commands::plan,
+    },
+    Command {
+        name: "trace",
+        summary: "print what becomes of one packet, and why",
+        usage: "--from IP --to IP:PORT[/PROTOCOL] [flags]",
+        about: "Prints what becomes of one packet, with the reason for each step. Sends nothing.",
+        examples: &[
+            "ferry trace --from 10.244.1.5 --to 10.96.0.10:53/udp",
+            "ferry trace --from 192.0.2.7 --to [fd00::1]:30080 --manifests ./services",
+        ],
+        flags: &[flags::PACKET, flags::OUTPUT, flags::MODE, flags::SOCKET],
+        takes: Takes::DaemonFlags,
+        run: commands::trace,
+    },
+    Command {
+        name: "status",
+        summary: "ask the running daemon how it is doing",
+        usage: "[flags]",
+        about: "Asks the daemon of this node: mode, age of the last sync, counts, skipped objects and why,\n\
+                the last error, and a row for each service.",
+        examples: &["ferry status", "ferry status -o json | jq .mode"],
+        flags: &[flags::OUTPUT, flags::SOCKET],
+        takes: Takes::OwnFlags,
+        run: commands::status,
+    },
+    Command {
+        name: "demo",
+        summary: "see it work, in throw-away network namespaces",
+        usage: "[flags]",
+        about: "Makes network namespaces for a node, a client and three pods, runs the proxy among them, and\n\
+                shows requests arriving while a service scales, breaks and heals. Needs root.",
+        examples: &["sudo ferry demo", "sudo ferry demo --mode iptables --keep"],
+        flags: &[flags::MODE, flags::KEEP],
+        takes: Takes::OwnFlags,
+        run: commands::demo,
+    },
+    Command {
+        name: "completions",
+        summary: "print a completion script for bash, zsh or fish",
+        usage: "bash|zsh|fish",
+        about: "Prints a completion script.",
+        examples: &[
+            "ferry completions bash > /etc/bash_completion.d/ferry",
+            "ferry completions zsh > \"${fpath[1]}/_ferry\"",
+            "ferry completions fish > ~/.config/fish/completions/ferry.fish",
+        ],
+        flags: &[],
+        takes: Takes::OwnFlags,
+        run: completions::run,
+    },
+    Command {
+        name: "help",
+        summary: "show this text, or that of a command",
+        usage: "[command]",
+        about: "Shows the help of the program or of a command; 'ferry help gates' lists the feature gates.",
+        examples: &["ferry help trace", "ferry help gates"],
+        flags: &[],
+        takes: Takes::OwnFlags,
+        run: help::run,
+    },
+];
+
+impl Command {
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        COMMANDS.iter().find(|command| command.name == name)
+    }
+
+    /// Every table of flags that it understands, its own first.
+    pub(super) fn tables(&self) -> Vec<&'static [Flag]> {
+        let mut tables = self.flags.to_vec();
+        tables.push(match self.takes {
+            Takes::OwnFlags => flags::HELP,
+            Takes::DaemonFlags => FLAGS,
+        });
+        tables
+    }
+}

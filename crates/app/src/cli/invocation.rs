@@ -1,0 +1,95 @@
+//! One call of a command: its flags and arguments, and what the commands make of those that they share.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::commands::Command;
+use super::flags::{self, FLAGS, LOGGING, Typed};
+use super::{Output, Refused, parse};
+use crate::config::Settings;
+use crate::config::values::quote;
+
+/// What was typed behind a command's name.
+#[derive(Debug)]
+pub struct Invocation {
+    pub typed: Typed,
+    pub arguments: Vec<String>,
+}
+
+/// Whose decisions a command shows.
+#[derive(Debug)]
+pub enum Origin {
+    /// Those of the running daemon, asked over its status socket.
+    Running(PathBuf),
+    /// Those of a daemon that would be started with these settings.
+    Objects(Box<Settings>),
+}
+
+impl Invocation {
+    /// Reads the flags of a command; what belongs to none is an argument.
+    pub(super) fn read(command: &Command, args: &[String]) -> Result<Self, Refused> {
+        let mut typed = Typed::default();
+        let rest =
+            flags::parse(&command.tables(), args, &mut typed).map_err(|error| Refused(error.to_string()))?;
+        for notice in &rest.notices {
+            eprintln!("{notice}");
+        }
+        let mut arguments = rest.positional;
+        arguments.retain(|argument| !argument.is_empty());
+        Ok(Self { typed, arguments })
+    }
+
+    /// Refuses arguments, for commands that take none.
+    pub fn no_arguments(&self) -> Result<(), Refused> {
+        match self.arguments.first() {
+            None => Ok(()),
+            Some(argument) => Err(Refused(format!("unexpected argument {}", quote(argument)))),
+        }
+    }
+
+    pub fn output(&self) -> Result<Output, Refused> {
+        let output = &self.typed.extra.output;
+        output
+            .known()
+            .ok_or_else(|| invalid("-o, --output", output.as_str(), "must be text or json"))
+    }
+
+    /// Where the running daemon is asked.
+    pub fn socket(&self) -> PathBuf {
+        PathBuf::from(&self.typed.config.ferry.status_socket)
+    }
+
+    /// Files or a server that were named, else the running daemon.
+    pub fn origin(self) -> Result<Origin, Refused> {
+        let given = &self.typed.given;
+        let names_objects = |name: &&str| given.contains(name);
+        if ["manifests", "kubeconfig", "master", "config"]
+            .iter()
+            .any(names_objects)
+        {
+            return parse::prepare(Arc::new(self.typed), parse::Choices::Silent)
+                .map(|(settings, _)| Origin::Objects(Box::new(settings)))
+                .map_err(Refused);
+        }
+        let mut about_objects = FLAGS
+            .iter()
+            .chain(flags::MODE)
+            .filter(|flag| flag.group != LOGGING && flag.name != "status-socket");
+        if let Some(stray) = about_objects.find(|flag| given.contains(flag.name)) {
+            return Err(Refused(format!(
+                "--{} needs one of --manifests, --kubeconfig, --master and --config; without them the running \
+                 daemon is asked",
+                stray.name
+            )));
+        }
+        Ok(Origin::Running(self.socket()))
+    }
+}
+
+/// A flag's value that a command cannot use.
+pub fn invalid(flag: &str, text: &str, why: &str) -> Refused {
+    Refused(format!(
+        "invalid argument {} for \"{flag}\" flag: {why}",
+        quote(text)
+    ))
+}
