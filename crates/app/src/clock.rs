@@ -1,6 +1,10 @@
-//! Time as the servers speak it. Pure: everything that compares times takes them as arguments.
+//! Time as the servers and the log speak it. Pure: everything that compares times takes them as arguments.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
 
 /// One reading of both clocks: the steady one to measure with, the calendar one to show.
 #[derive(Debug, Clone, Copy)]
@@ -28,74 +32,33 @@ pub fn unix_seconds(time: SystemTime) -> f64 {
 
 /// RFC 3339 in UTC with as many decimals as needed and none that are zero, e.g. `2026-11-15T10:47:51.09Z`.
 pub fn rfc3339(time: SystemTime) -> String {
-    let since = since_epoch(time);
-    let mut text = date_and_time(since.as_secs());
-    if since.subsec_nanos() > 0 {
-        let decimals = format!("{:09}", since.subsec_nanos());
-        text.push('.');
-        text.push_str(decimals.trim_end_matches('0'));
-    }
-    text.push('Z');
-    text
+    timestamp(time).to_string()
 }
 
 /// RFC 3339 in UTC with exactly six decimals, as Kubernetes writes a MicroTime.
 pub fn rfc3339_micros(time: SystemTime) -> String {
-    let since = since_epoch(time);
-    format!("{}.{:06}Z", date_and_time(since.as_secs()), since.subsec_micros())
+    format!("{:.6}", timestamp(time))
 }
 
 /// The form of date(1), e.g. `Sun Nov 15 10:47:51 UTC 2026`.
-pub fn unix_date(time: SystemTime) -> String {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] = [
-        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-    ];
-    let seconds = since_epoch(time).as_secs();
-    let days = seconds / 86_400;
-    let (year, month, day) = civil(days);
-    let of_day = seconds % 86_400;
-    format!(
-        "{} {} {day:2} {:02}:{:02}:{:02} UTC {year}",
-        DAYS[(days % 7) as usize],
-        MONTHS[(month - 1) as usize % 12],
-        of_day / 3600,
-        of_day / 60 % 60,
-        of_day % 60
-    )
+pub fn unix_date(time: &Zoned) -> String {
+    time.strftime("%a %b %e %H:%M:%S %Z %Y").to_string()
 }
 
-pub(crate) fn since_epoch(time: SystemTime) -> Duration {
+/// The time here: in the zone that `TZ` names, else that of `/etc/localtime`, else in UTC.
+pub fn local(time: SystemTime) -> Zoned {
+    static ZONE: OnceLock<TimeZone> = OnceLock::new();
+    let zone = ZONE.get_or_init(|| TimeZone::try_system().unwrap_or(TimeZone::UTC));
+    timestamp(time).to_zoned(zone.clone())
+}
+
+fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-fn date_and_time(seconds: u64) -> String {
-    let (year, month, day) = civil(seconds / 86_400);
-    let of_day = seconds % 86_400;
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}",
-        of_day / 3600,
-        of_day / 60 % 60,
-        of_day % 60
-    )
-}
-
-/// The Gregorian date of a day counted from 1970-01-01. Years are taken to begin in March, so that the leap day is
-/// the last of its year; 400 such years always have 146,097 days.
-pub fn civil(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    (year, month, day)
+/// The epoch itself for times that no clock shows.
+fn timestamp(time: SystemTime) -> Timestamp {
+    Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 #[cfg(test)]
@@ -118,5 +81,14 @@ mod tests {
             rfc3339_micros(UNIX_EPOCH + Duration::new(1_794_739_671, 94_000_000)),
             "2026-11-15T10:47:51.094000Z"
         );
+    }
+
+    #[test]
+    fn dates_are_told_as_date_tells_them_and_in_their_zone() {
+        let time = UNIX_EPOCH + Duration::from_secs(1_794_739_671);
+        let in_zone = |zone| unix_date(&timestamp(time).to_zoned(zone));
+        assert_eq!(in_zone(TimeZone::UTC), "Sun Nov 15 10:47:51 UTC 2026");
+        let tokyo = TimeZone::posix("JST-9").unwrap();
+        assert_eq!(in_zone(tokyo), "Sun Nov 15 19:47:51 JST 2026");
     }
 }

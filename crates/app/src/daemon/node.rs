@@ -62,7 +62,7 @@ pub(super) fn wait(
             tracing::error!(node = name, "Timed out waiting for node to be assigned IPs");
         }
         Some(node) => {
-            tracing::info!(node = name, nodeIPs = ?node.addresses, "Successfully retrieved NodeIPs")
+            tracing::info!(node = name, nodeIPs = ?texts(&node.addresses), "Successfully retrieved NodeIPs")
         }
     }
     if settings.detect_local != DetectLocal::NodeCidr {
@@ -76,8 +76,13 @@ pub(super) fn wait(
     if node.pod_cidrs.is_empty() {
         return Err(anyhow!("timeout waiting for PodCIDR allocation on node {name:?}").into());
     }
-    tracing::info!(node = name, podCIDRs = ?node.pod_cidrs, "Successfully retrieved PodCIDRs");
+    tracing::info!(node = name, podCIDRs = ?texts(&node.pod_cidrs), "Successfully retrieved PodCIDRs");
     Ok(Some(node))
+}
+
+/// For the log, which prints a list of texts as a list.
+fn texts(values: &[impl ToString]) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
 }
 
 /// What is known once it is enough or the time is over, unless told to stop.

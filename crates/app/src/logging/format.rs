@@ -1,19 +1,46 @@
 //! What a log line looks like. Pure.
 
-use std::time::SystemTime;
-
+use jiff::Zoned;
 use tracing::Level;
 
 use super::Format;
-use crate::clock;
 use crate::config::values::quote;
+
+/// Longer texts are cut: what they hold may come from anywhere.
+const MAX_TEXT: usize = 8192;
+/// Fields that name an object of the API, as `namespace/name` or `name`.
+const REFERENCES: [&str; 4] = ["service", "endpointSlice", "node", "serviceCIDR"];
 
 /// A field's value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Text(String),
-    /// A number or a boolean: printed bare.
+    /// A number, a boolean, or a list in JSON: printed bare.
     Bare(String),
+}
+
+impl Value {
+    /// Of what a field prints of itself: a list of texts is a list, anything else a text.
+    pub(super) fn printed(text: String) -> Self {
+        if !text.starts_with('[') || text.len() > MAX_TEXT {
+            return Self::Text(text);
+        }
+        match serde_json::from_str::<serde_json::Value>(&text) {
+            Ok(list) => Self::Bare(list.to_string()),
+            Err(_) => Self::Text(text),
+        }
+    }
+}
+
+/// A text that is short enough to be printed.
+pub(super) fn bounded(mut text: String) -> String {
+    if text.len() > MAX_TEXT {
+        let left = text.floor_char_boundary(MAX_TEXT);
+        let more = text.len() - left;
+        text.truncate(left);
+        text.push_str(&format!("... ({more} bytes more)"));
+    }
+    text
 }
 
 /// One event, ready to be printed.
@@ -30,27 +57,28 @@ pub(super) struct Record<'a> {
 }
 
 impl Record<'_> {
-    pub(super) fn render(&self, format: Format, time: SystemTime, pid: u32) -> String {
+    pub(super) fn render(&self, format: Format, time: &Zoned, pid: u32) -> String {
         match format {
             Format::Text => self.text(time, pid),
             Format::Json => self.json(time),
         }
     }
 
-    /// `Lmmdd hh:mm:ss.uuuuuu ppppppp file:line] "message" key="value"`, the time in UTC.
-    fn text(&self, time: SystemTime, pid: u32) -> String {
+    /// `Lmmdd hh:mm:ss.uuuuuu ppppppp file:line] "message" key="value"`, the time being the local one.
+    fn text(&self, time: &Zoned, pid: u32) -> String {
         let letter = match self.level {
             Level::ERROR => 'E',
             Level::WARN => 'W',
             _ => 'I',
         };
-        let since = clock::since_epoch(time);
-        let (_, month, day) = clock::civil(since.as_secs() / 86_400);
-        let of_day = since.as_secs() % 86_400;
-        let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
         let mut out = format!(
-            "{letter}{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{:06} {pid:7} {}:{}] ",
-            since.subsec_micros(),
+            "{letter}{:02}{:02} {:02}:{:02}:{:02}.{:06} {pid:7} {}:{}] ",
+            time.month(),
+            time.day(),
+            time.hour(),
+            time.minute(),
+            time.second(),
+            time.subsec_nanosecond() / 1000,
             self.short_file(),
             self.line
         );
@@ -75,8 +103,8 @@ impl Record<'_> {
     }
 
     /// `{"ts":…,"caller":"dir/file:line","msg":"…","v":0,…}`; errors have no `v`.
-    fn json(&self, time: SystemTime) -> String {
-        let millis = clock::since_epoch(time).as_nanos() as f64 / 1e6;
+    fn json(&self, time: &Zoned) -> String {
+        let millis = time.timestamp().as_nanosecond() as f64 / 1e6;
         let mut out = format!(
             "{{\"ts\":{millis},\"caller\":{},\"msg\":{}",
             json_text(&format!("{}:{}", self.long_file(), self.line)),
@@ -88,6 +116,7 @@ impl Record<'_> {
         for (key, value) in &self.fields {
             let value = match value {
                 Value::Bare(text) => text.clone(),
+                Value::Text(text) if REFERENCES.contains(key) => reference(text),
                 Value::Text(text) => json_text(text),
             };
             out.push_str(&format!(",{}:{value}", json_text(key)));
@@ -114,6 +143,18 @@ fn json_text(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
+/// An object's name as klog writes a reference to it.
+fn reference(text: &str) -> String {
+    match text.split_once('/') {
+        Some((namespace, name)) => format!(
+            "{{\"name\":{},\"namespace\":{}}}",
+            json_text(name),
+            json_text(namespace)
+        ),
+        None => format!("{{\"name\":{}}}", json_text(text)),
+    }
+}
+
 /// A text of several lines is set off, with the lines indented.
 fn push_text(out: &mut String, text: &str) {
     if !text.contains('\n') {
@@ -132,7 +173,9 @@ fn push_text(out: &mut String, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
+
+    use jiff::tz::TimeZone;
 
     use super::*;
 
@@ -151,15 +194,16 @@ mod tests {
         }
     }
 
-    fn time() -> SystemTime {
+    fn time() -> Zoned {
         // 2026-11-15 10:47:51.094932264 UTC
-        SystemTime::UNIX_EPOCH + Duration::new(1_794_739_671, 94_932_264)
+        let time = SystemTime::UNIX_EPOCH + Duration::new(1_794_739_671, 94_932_264);
+        jiff::Timestamp::try_from(time).unwrap().to_zoned(TimeZone::UTC)
     }
 
     #[test]
     fn text_is_klogs() {
         assert_eq!(
-            record().render(Format::Text, time(), 12345),
+            record().render(Format::Text, &time(), 12345),
             "I1115 10:47:51.094932   12345 daemon.rs:42] \"Say \\\"hi\\\"\" n=3 name=\"a b\"\n"
         );
         let error = Record {
@@ -169,7 +213,7 @@ mod tests {
             ..record()
         };
         assert_eq!(
-            error.render(Format::Text, time(), 1),
+            error.render(Format::Text, &time(), 1),
             "E1115 10:47:51.094932       1 config/mod.rs:42] \"Say \\\"hi\\\"\"\n"
         );
         let plain = Record {
@@ -179,7 +223,7 @@ mod tests {
             ..record()
         };
         assert_eq!(
-            plain.render(Format::Text, time(), 1),
+            plain.render(Format::Text, &time(), 1),
             "W1115 10:47:51.094932       1 daemon.rs:42] Say \"hi\"\n"
         );
     }
@@ -194,7 +238,7 @@ mod tests {
             ..record()
         };
         assert_eq!(
-            record.render(Format::Text, time(), 1),
+            record.render(Format::Text, &time(), 1),
             "I1115 10:47:51.094932       1 daemon.rs:42] \"Say \\\"hi\\\"\" a=<\n\tx\n\ty\n > b=<\n\t\n\tz\n >\n"
         );
     }
@@ -202,7 +246,7 @@ mod tests {
     #[test]
     fn json_is_klogs() {
         assert_eq!(
-            record().render(Format::Json, time(), 1),
+            record().render(Format::Json, &time(), 1),
             "{\"ts\":1794739671094.9321,\"caller\":\"src/daemon.rs:42\",\"msg\":\"Say \\\"hi\\\"\",\"v\":2,\"n\":3,\"name\":\"a b\"}\n"
         );
         let error = Record {
@@ -210,8 +254,54 @@ mod tests {
             fields: vec![("err", Value::Text("x".to_owned()))],
             ..record()
         };
-        let line = error.render(Format::Json, time(), 1);
+        let line = error.render(Format::Json, &time(), 1);
         let parsed: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!((parsed["err"].as_str(), parsed.get("v")), (Some("x"), None));
+    }
+
+    #[test]
+    fn text_has_the_local_time_and_json_the_same_everywhere() {
+        let kathmandu = TimeZone::posix("<+0545>-5:45").unwrap();
+        let there = time().with_time_zone(kathmandu);
+        let line = record().render(Format::Text, &there, 1);
+        assert!(line.starts_with("I1115 16:32:51.094932 "), "{line}");
+        assert_eq!(
+            record().render(Format::Json, &there, 1),
+            record().render(Format::Json, &time(), 1)
+        );
+    }
+
+    #[test]
+    fn lists_and_references_are_values_in_json() {
+        let record = Record {
+            fields: vec![
+                ("nodeIPs", Value::printed("[\"192.0.2.1\", \"fd00::1\"]".into())),
+                ("service", Value::Text("shop/web".into())),
+                ("node", Value::Text("node-a".into())),
+                ("at", Value::printed("[::1]:80".into())),
+            ],
+            ..record()
+        };
+        let line = record.render(Format::Json, &time(), 1);
+        let parsed: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(parsed["nodeIPs"], serde_json::json!(["192.0.2.1", "fd00::1"]));
+        assert_eq!(
+            parsed["service"],
+            serde_json::json!({ "name": "web", "namespace": "shop" })
+        );
+        assert_eq!(parsed["node"], serde_json::json!({ "name": "node-a" }));
+        assert_eq!(parsed["at"], "[::1]:80");
+        let line = record.render(Format::Text, &time(), 1);
+        let fields =
+            "nodeIPs=[\"192.0.2.1\",\"fd00::1\"] service=\"shop/web\" node=\"node-a\" at=\"[::1]:80\"\n";
+        assert!(line.ends_with(fields), "{line}");
+    }
+
+    #[test]
+    fn texts_are_bounded() {
+        let long = bounded("ä".repeat(1_000_000));
+        assert!(long.len() < MAX_TEXT + 100, "{}", long.len());
+        assert!(long.ends_with(&format!("... ({} bytes more)", 2_000_000 - MAX_TEXT)));
+        assert_eq!(bounded("short".into()), "short");
     }
 }

@@ -9,8 +9,9 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-use super::format::{Record, Value};
+use super::format::{Record, Value, bounded};
 use super::{Logging, PLAIN};
+use crate::clock;
 
 /// Takes a finished line; the first argument says whether it is for stdout rather than stderr.
 pub(super) type Sink = Box<dyn Fn(bool, &[u8]) + Send + Sync>;
@@ -130,7 +131,7 @@ impl<S: Subscriber> Layer<S> for KlogLayer {
             fields: fields.fields,
         };
         let settings = self.settings();
-        let line = record.render(settings.format, SystemTime::now(), self.shared.pid);
+        let line = record.render(settings.format, &clock::local(SystemTime::now()), self.shared.pid);
         let to_stdout = settings.split_stream && record.level != Level::ERROR;
         (self.shared.sink)(to_stdout, line.as_bytes());
     }
@@ -146,6 +147,10 @@ struct Fields {
 
 impl Fields {
     fn push(&mut self, field: &Field, value: Value) {
+        let value = match value {
+            Value::Text(text) => Value::Text(bounded(text)),
+            bare @ Value::Bare(_) => bare,
+        };
         match (field.name(), value) {
             ("message", Value::Text(text) | Value::Bare(text)) => self.message = text,
             ("v", Value::Bare(text)) => self.verbosity = text.parse().ok(),
@@ -159,7 +164,7 @@ impl Fields {
 
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.push(field, Value::Text(format!("{value:?}")));
+        self.push(field, Value::printed(format!("{value:?}")));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
@@ -170,7 +175,12 @@ impl Visit for Fields {
         let mut text = value.to_string();
         let mut source = value.source();
         while let Some(cause) = source {
-            text.push_str(&format!(": {cause}"));
+            let words = cause.to_string();
+            // Many say what caused them in their own words.
+            if !text.ends_with(&words) {
+                text.push_str(": ");
+                text.push_str(&words);
+            }
             source = cause.source();
         }
         self.push(field, Value::Text(text));
@@ -344,17 +354,19 @@ mod tests {
 
     #[test]
     fn plain_lines_and_error_chains() {
-        let error = std::io::Error::other(std::fmt::Error);
+        let error = crate::servers::listen::ListenError::new(
+            "127.0.0.1:80".parse().unwrap(),
+            std::io::Error::other("no"),
+        );
         let lines = capture(Logging::default(), |_| {
             tracing::info!(target: PLAIN, "FLAG: --v=\"0\"");
             tracing::error!(place = "p", error = &error as &dyn std::error::Error, "failed");
         });
         let shown = messages(&lines);
         assert_eq!(shown[0], "FLAG: --v=\"0\"");
-        assert!(
-            shown[1].starts_with("\"failed\" err=\"") && shown[1].ends_with("place=\"p\""),
-            "{}",
-            shown[1]
+        assert_eq!(
+            shown[1], "\"failed\" err=\"listen tcp 127.0.0.1:80: bind: no\" place=\"p\"",
+            "the cause is told once"
         );
     }
 

@@ -1,7 +1,7 @@
 //! `/flagz` and `/statusz`: text for people, or JSON or YAML for those who name the exact kind they want.
 
 use std::fmt::Write as _;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
@@ -65,21 +65,14 @@ impl Component {
         let text = format!(
             "\nkube-proxy statusz\n{NOTICE}\n\nStarted: {}\nUp: {} hr {:02} min {:02} sec\nGo version: {compiled}\n\
              Binary version: {binary}\nEmulation version: {EMULATED}\nPaths: {}\n",
-            clock::unix_date(started),
+            clock::unix_date(&clock::local(started)),
             up / 3600,
             up / 60 % 60,
             up % 60,
             paths.join(" "),
         );
-        let whole_second = started
-            - std::time::Duration::from_nanos(u64::from(
-                started
-                    .duration_since(SystemTime::UNIX_EPOCH)
-                    .unwrap_or_default()
-                    .subsec_nanos(),
-            ));
         let fields = json!({
-            "startTime": clock::rfc3339(whole_second),
+            "startTime": clock::rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(clock::unix_seconds(started) as u64)),
             "uptimeSeconds": up,
             "goVersion": compiled,
             "binaryVersion": binary,
@@ -190,7 +183,6 @@ fn not_acceptable() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn flags() -> Component {
         Component::flagz(&[("bind-address", "0.0.0.0".into()), ("v", "2".into())])
@@ -254,7 +246,10 @@ mod tests {
         let started = SystemTime::UNIX_EPOCH + Duration::new(1_794_739_671, 5);
         let page = Component::statusz(started, started + Duration::from_secs(3723));
         assert!(
-            page.text.contains("\nStarted: Sun Nov 15 10:47:51 UTC 2026\n"),
+            page.text.contains(&format!(
+                "\nStarted: {}\n",
+                clock::unix_date(&clock::local(started))
+            )),
             "{}",
             page.text
         );
