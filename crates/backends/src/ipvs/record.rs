@@ -96,7 +96,9 @@ impl Record {
             return Ok(());
         }
         let path = self.path()?;
-        let beside = path.with_extension("new");
+        // the namespace stays in the name: somebody in another one may be writing too
+        let mut beside = path.clone().into_os_string();
+        beside.push(".new");
         std::fs::create_dir_all(&self.directory)?;
         let text: String = all.iter().map(|address| format!("{address}\n")).collect();
         std::fs::write(&beside, text)?;
@@ -121,6 +123,20 @@ mod tests {
             port,
             protocol: 6,
         }
+    }
+
+    #[test]
+    fn a_namespace_does_not_write_to_anothers_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = Record::new(dir.path());
+        let others = dir.path().join("ipvs-node-port-addresses.new");
+        std::fs::write(&others, "192.0.2.99\n").unwrap();
+        record.add(&["192.0.2.10".parse().unwrap()]).unwrap();
+        let NodePortAddresses::Recorded(own) = record.read() else {
+            panic!("nothing was recorded");
+        };
+        assert_eq!(own, BTreeSet::from(["192.0.2.10".parse().unwrap()]));
+        assert_eq!(std::fs::read_to_string(others).unwrap(), "192.0.2.99\n");
     }
 
     #[test]
