@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use ferry_lab::netns::Namespace;
-use ferry_lab::patience;
+use ferry_lab::{at_most, patience};
 use rustix::process::{Pid, Signal, kill_process};
 
 const HEALTH: u16 = 10256;
@@ -49,7 +49,7 @@ impl Proxy {
 
     /// Waits until it is healthy and has synced.
     pub fn wait_ready(&mut self) -> Result<()> {
-        self.wait_ready_within(patience(Duration::from_secs(30)))
+        self.wait_ready_within(at_most(Duration::from_secs(30)))
     }
 
     pub fn wait_ready_within(&mut self, limit: Duration) -> Result<()> {
@@ -140,7 +140,7 @@ impl Proxy {
 
     /// Waits for its end.
     pub fn wait(mut self) -> Result<ExitStatus> {
-        let end = Instant::now() + patience(Duration::from_secs(15));
+        let end = Instant::now() + at_most(Duration::from_secs(15));
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use ferry_lab::api::{Api, default_objects};
+use ferry_lab::at_most;
 use ferry_lab::netns::{Network, Outcome, Probe};
-use ferry_lab::patience;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -180,7 +180,7 @@ impl Stage {
         want: &[Outcome],
         view: impl Fn(Outcome) -> Outcome,
     ) -> Result<()> {
-        let end = std::time::Instant::now() + patience(SETTLE);
+        let end = std::time::Instant::now() + at_most(SETTLE);
         let want: Vec<Outcome> = want.iter().cloned().map(&view).collect();
         loop {
             let got: Vec<Outcome> = self.network.probe(probes)?.into_iter().map(&view).collect();
