@@ -6,6 +6,7 @@
 mod bench;
 mod bless;
 mod check;
+mod deploy;
 mod fuzz;
 mod lab;
 mod licences;
@@ -48,6 +49,8 @@ enum Command {
     /// Pieces of the test lab, to play with
     #[command(subcommand)]
     Lab(lab::Command),
+    /// The manifests and the chart of deploy/, with kubectl and helm
+    Deploy,
     /// The alerts and dashboards of deploy/monitoring, in a real Prometheus that scrapes a real ferry
     Monitoring(monitoring::Args),
     /// Run the fuzz targets for a while
@@ -75,6 +78,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bless => bless::run(),
         Command::Bench(args) => bench::run(&args),
         Command::Lab(command) => lab::run(&command),
+        Command::Deploy => deploy::run(),
         Command::Monitoring(args) => monitoring::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Ci => test::ci(),

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 use ferry_lab::api::{Api, Object, generate::Cluster};
 use serde_json::{Value, json};
 
-use crate::shell;
 use crate::vm::packages;
+use crate::{shell, test};
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.inside {
         return scraped(&tools()?);
     }
-    shell::run(shell::cargo().args(["build", "--package", "ferry-app"]))?;
+    test::build()?;
     let tools = tools()?;
     let directory = shell::root().join("deploy/monitoring");
     let promtool = || {

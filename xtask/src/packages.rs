@@ -42,6 +42,11 @@ pub(crate) fn ensure() -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
+    install(&missing)
+}
+
+/// Asks apt-get for packages.
+pub(crate) fn install(missing: &[&str]) -> Result<()> {
     println!(
         "the tests need Debian packages that are not installed: {}",
         missing.join(" ")
@@ -62,7 +67,7 @@ pub(crate) fn ensure() -> Result<()> {
     };
     apt(&["update"])?;
     let mut install = vec!["install", "--yes", "--no-install-recommends"];
-    install.extend(&missing);
+    install.extend(missing);
     apt(&install).context("cannot install what the tests need (root is required)")
 }
 

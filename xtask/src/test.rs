@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::{check, fuzz, monitoring, packages, shell, vm};
+use crate::{check, deploy, fuzz, monitoring, packages, shell, vm};
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
@@ -58,18 +58,21 @@ fn tiers(args: &Args, engine: Option<vm::Engine>) -> Result<()> {
         "--workspace",
         "--exclude",
         "ferry-netns",
+        "--exclude",
+        "ferry-deploy",
         "--no-fail-fast",
         "--",
     ];
     tier(
         "unit, golden, kernel and api tests",
-        "cargo test --workspace --exclude ferry-netns --no-fail-fast",
+        "cargo test --workspace --exclude ferry-netns --exclude ferry-deploy --no-fail-fast",
         shell::run(shell::cargo().args(most).args(&args.rest)),
     );
     tier("packet table", "cargo xtask netns", packets(&args.rest));
     if args.rest.is_empty() {
         let short = fuzz::Args::short();
         tier("fuzz targets", &short.command_line(), fuzz::run(&short));
+        tier("manifests and chart", "cargo xtask deploy", deploy::run());
         tier(
             "dashboards and alerts",
             "cargo xtask monitoring",
@@ -124,9 +127,9 @@ fn tools() -> Result<()> {
     Ok(())
 }
 
-/// The `ferry` program that tests start.
-fn build() -> Result<()> {
-    shell::run(shell::cargo().args(["build", "--package", "ferry-app"]))
+/// The `ferry` program that tests start; of the whole workspace for the same reason as the packets.
+pub(crate) fn build() -> Result<()> {
+    shell::run(shell::cargo().args(["build", "--workspace", "--bin", "ferry"]))
 }
 
 #[cfg(test)]

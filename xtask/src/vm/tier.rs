@@ -128,7 +128,7 @@ pub(super) fn named(machine: Machine, filter: Option<&str>) -> Tier {
 
 /// Runs all guests at once: each keeps one processor busy.
 pub(super) fn run(tier: Tier) -> Result<()> {
-    shell::run(shell::cargo().args(["build", "--package", PACKAGE, "--package", "ferry-app"]))?;
+    shell::run(shell::cargo().args(["build", "--workspace", "--bin", PACKAGE, "--bin", "ferry"]))?;
     let results: Vec<Result<bool>> = std::thread::scope(|scope| {
         let guests: Vec<_> = tier
             .guests

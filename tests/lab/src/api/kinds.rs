@@ -40,7 +40,9 @@ const fn kind(group: &'static str, kind: &'static str, plural: &'static str, sho
     }
 }
 
-pub(super) const KINDS: [Kind; 8] = [
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+pub(super) const KINDS: [Kind; 14] = [
     Kind {
         fields: &["spec.clusterIP", "spec.type"],
         ..kind("", "Service", "services", "svc")
@@ -63,6 +65,16 @@ pub(super) const KINDS: [Kind; 8] = [
         ..kind("networking.k8s.io", "ServiceCIDR", "servicecidrs", "")
     },
     kind("events.k8s.io", "Event", "events", "ev"),
+    // what an installation is made of
+    kind("", "ServiceAccount", "serviceaccounts", "sa"),
+    kind("", "ConfigMap", "configmaps", "cm"),
+    kind("apps", "DaemonSet", "daemonsets", "ds"),
+    kind(RBAC, "Role", "roles", ""),
+    kind(RBAC, "RoleBinding", "rolebindings", ""),
+    Kind {
+        namespaced: false,
+        ..kind(RBAC, "ClusterRoleBinding", "clusterrolebindings", "")
+    },
 ];
 
 /// The kind of an object that says its apiVersion and kind.
