@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::shell;
 
 /// (a file of the package that tests need, the package)
-const NEEDED: [(&str, &str); 12] = [
+const NEEDED: [(&str, &str); 13] = [
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("iptables-nft-restore", "iptables"),
@@ -21,6 +21,7 @@ const NEEDED: [(&str, &str); 12] = [
     ("c++", "g++"),
     ("git", "git"),
     ("xz", "xz-utils"),
+    ("openssl", "openssl"),
 ];
 
 const PLACES: [&str; 6] = [

@@ -62,7 +62,7 @@ fn an_outage_is_logged_once_however_long_it_lasts() {
         .enable_all()
         .build()
         .unwrap();
-    let api = runtime.block_on(connection.connect()).unwrap();
+    let api = connection.connect().unwrap();
     let requests = api.requests().clone();
     let mailbox = Arc::new(Mailbox::new(&Kind::ALL));
     runtime.spawn(

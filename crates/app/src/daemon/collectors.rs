@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ferry_backends::Traffic;
 use ferry_host::nfacct::Nfacct;
 use ferry_model::Family;
 use ferry_sources::Mailbox;
-use ferry_sources::kube::{REQUEST_SECONDS, Requests};
+use ferry_sources::kube::{Histogram, Measure, PluginUse, Requests};
 
 use super::source::Following;
 use crate::config::Settings;
@@ -84,12 +84,49 @@ fn write_requests(metrics: &Catalogue, text: &mut Text, requests: &Requests, hos
         .iter()
         .map(|row| (vec![&row.code, host, &row.method], Count(row.count as f64)));
     metrics.requests.write(text, counts);
-    let times = requests.times();
-    let times = times.iter().map(|row| {
-        let buckets = Buckets::counted(&REQUEST_SECONDS, row.buckets.to_vec(), row.sum.as_secs_f64());
-        (vec![host, &row.method], buckets)
+    for measure in Measure::ALL {
+        let family = match measure {
+            Measure::Duration => &metrics.request_duration,
+            Measure::RateLimit => &metrics.rate_limiter_duration,
+            Measure::RequestSize => &metrics.request_size,
+            Measure::ResponseSize => &metrics.response_size,
+        };
+        let rows = requests.measured(measure);
+        let rows = rows
+            .iter()
+            .map(|(method, row)| (vec![host, method], buckets(row)));
+        family.write(text, rows);
+    }
+    metrics.transports.write_one(text, Level(1.0));
+    metrics
+        .transports_created
+        .write(text, [(vec!["miss"], Count(1.0))]);
+    write_plugin(metrics, text, &requests.plugin_use());
+}
+
+fn buckets(histogram: &Histogram) -> Buckets {
+    Buckets::counted(histogram.bounds, histogram.buckets.clone(), histogram.sum)
+}
+
+fn write_plugin(metrics: &Catalogue, text: &mut Text, plugin: &PluginUse) {
+    let left = plugin.certificate_expires.map_or(f64::INFINITY, |expires| {
+        match expires.duration_since(SystemTime::now()) {
+            Ok(left) => left.as_secs_f64(),
+            Err(ago) => -ago.duration().as_secs_f64(),
+        }
     });
-    metrics.request_duration.write(text, times);
+    metrics.plugin_ttl.write_one(text, Level(left));
+    let calls = [
+        (vec!["no_error", "0"], plugin.successes),
+        (vec!["plugin_execution_error", "1"], plugin.failures),
+    ];
+    let calls = calls.into_iter().filter(|(_, count)| *count > 0);
+    metrics
+        .plugin_calls
+        .write(text, calls.map(|(labels, count)| (labels, Count(count as f64))));
+    metrics
+        .plugin_rotation_age
+        .write_one(text, buckets(&plugin.rotation_age));
 }
 
 /// Packets that rules with an accounting object have matched; only where the kernel has such objects.

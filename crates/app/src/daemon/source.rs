@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ferry_sources::Mailbox;
-use ferry_sources::kube::{Api, Connection, KubeSource};
+use ferry_sources::kube::{Api, ClientTiming, Connection, KubeSource};
 use ferry_sources::manifests::ManifestSource;
 use tokio::runtime::{Handle, Runtime};
 
@@ -32,7 +32,7 @@ pub(crate) fn follow(
 ) -> anyhow::Result<Following> {
     match &settings.source {
         Source::Api(client) => {
-            let api = runtime.block_on(connection(client).connect())?;
+            let api = connection(client).connect()?;
             tracing::debug!(server = api.server(), "Following the API server");
             runtime.spawn(KubeSource::new(api.clone(), node_name).run(Arc::clone(mailbox)));
             Ok(Following::Api(api))
@@ -54,6 +54,7 @@ pub(super) fn connection(client: &ApiClient) -> Connection {
         user_agent: user_agent(Path::new(&program)),
         qps: client.qps.unwrap_or(-1.0),
         burst: client.burst,
+        timing: ClientTiming::default(),
     }
 }
 

@@ -47,11 +47,11 @@ pub trait Sink: Send + Sync + 'static {
 pub struct ApiSink(pub Api);
 
 /// How long the server may take to answer.
-const ANSWER: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Sink for ApiSink {
     async fn deliver(&self, request: Request<Vec<u8>>) -> Delivered {
-        match self.0.send(request.map(Into::into), ANSWER).await {
+        match self.0.send(request.map(Into::into), ANSWER_TIMEOUT).await {
             Ok(_) => Delivered::Yes,
             // The server is overloaded or restarting, which passes.
             Err(

@@ -232,6 +232,44 @@ catalogue! { |mode|
     request_duration: ScrapedHistograms,
         "rest_client_request_duration_seconds",
         "Request latency in seconds. Broken down by verb, and host.", REQUEST;
+    /// How long requests waited for their turn.
+    rate_limiter_duration: ScrapedHistograms,
+        "rest_client_rate_limiter_duration_seconds",
+        "Client side rate limiter latency in seconds. Broken down by verb, and host.", REQUEST;
+    /// How large requests were.
+    request_size: ScrapedHistograms,
+        "rest_client_request_size_bytes",
+        "Request size in bytes. Broken down by verb and host.", REQUEST;
+    /// How large answers were, unpacked.
+    response_size: ScrapedHistograms,
+        "rest_client_response_size_bytes",
+        "Response size in bytes. Broken down by verb and host.", REQUEST;
+    /// The clients there are: one.
+    transports: ScrapedGauges,
+        "rest_client_transport_cache_entries",
+        "Number of transport entries in the internal cache.", &[];
+    /// How often a client was asked for.
+    transports_created: ScrapedCounters,
+        "rest_client_transport_create_calls_total",
+        "Number of calls to get a new transport, partitioned by the result of the operation hit: obtained from the \
+         cache, miss: created and added to the cache, uncacheable: created and not cached", &["result"];
+    /// How long the certificate of a credential plugin is still good.
+    plugin_ttl: ScrapedGauges,
+        "rest_client_exec_plugin_ttl_seconds",
+        "Gauge of the shortest TTL (time-to-live) of the client certificate(s) managed by the auth exec plugin. The \
+         value is in seconds until certificate expiry (negative if already expired). If auth exec plugins are unused \
+         or manage no TLS certificates, the value will be +INF.", &[];
+    /// What became of the runs of a credential plugin.
+    plugin_calls: ScrapedCounters,
+        "rest_client_exec_plugin_call_total",
+        "Number of calls to an exec plugin, partitioned by the type of event encountered (no_error, \
+         plugin_execution_error, plugin_not_found_error, client_internal_error) and an optional exit code. The exit \
+         code will be set to 0 if and only if the plugin call was successful.", &["call_status", "code"];
+    /// How old the certificate of a credential plugin was when it was replaced.
+    plugin_rotation_age: ScrapedHistograms,
+        "rest_client_exec_plugin_certificate_rotation_age",
+        "Histogram of the number of seconds the last auth exec plugin client certificate lived before being rotated. \
+         If auth exec plugin client certificates are unused, histogram will contain no data.", &[];
 
     /// Which program this is.
     build_info: ScrapedGauges [Beta],

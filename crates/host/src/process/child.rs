@@ -18,16 +18,16 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 /// What a program left behind.
 #[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) status: ExitStatus,
-    pub(crate) stdout: Vec<u8>,
+pub struct Ran {
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
     /// The beginning of what it said.
-    pub(crate) stderr: String,
+    pub stderr: String,
 }
 
 /// How a run can end badly before there is a status.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RunError {
+pub enum RunError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("it did not end in time")]
@@ -44,14 +44,14 @@ impl From<rustix::io::Errno> for RunError {
 
 /// What a run may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) time: Duration,
+pub struct Limits {
+    pub time: Duration,
     /// Bytes of output; writing more fails.
-    pub(crate) output: u64,
+    pub output: u64,
 }
 
 /// Looks after a running program.
-pub(crate) trait Attend {
+pub trait Attend {
     /// It runs and has not been given any input yet.
     fn started(&mut self, _pid: u32) {}
     /// It still runs, after this long.
@@ -60,7 +60,7 @@ pub(crate) trait Attend {
 
 /// Nobody looks.
 #[derive(Debug)]
-pub(crate) struct Unattended;
+pub struct Unattended;
 impl Attend for Unattended {}
 
 /// What a pipe holds by default, and what anybody may ask for.
@@ -87,7 +87,7 @@ pub fn end_children() {
 }
 
 /// Runs a program to its end.
-pub(crate) fn run(
+pub fn run(
     command: &mut Command,
     input: &[&str],
     limits: Limits,

@@ -7,8 +7,7 @@ mod child;
 mod memory;
 
 pub use again::{StandIn, is_stand_in, reap_stand_in, replace, stand_in};
-pub use child::end_children;
-pub(crate) use child::{Attend, Limits, Ran, RunError, Unattended, run};
+pub use child::{Attend, Limits, Ran, RunError, Unattended, end_children, run};
 pub use memory::release_free_memory;
 
 use std::path::{Path, PathBuf};

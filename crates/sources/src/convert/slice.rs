@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ferry_model::{EndpointSlice, Family, Hints, ServiceName, SliceEndpoint, SliceName, SlicePort};
-use k8s_openapi::jiff::Timestamp;
+use jiff::Timestamp;
 
 use super::ip::{is_special, parse_ip};
 use super::report::Report;

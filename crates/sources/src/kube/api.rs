@@ -6,15 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::BodyExt;
-use kube::Client;
-use kube::client::Body;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout};
 
 use super::backoff::Limiter;
+use super::client::{Body, Client};
 use super::frame::excerpt;
-use super::requests::Requests;
+use super::requests::{Measure, Requests};
 
 /// How much of an error's text is read.
 const MAX_STATUS: usize = 64 << 10;
@@ -64,12 +62,12 @@ pub(super) struct Status {
 }
 
 impl Api {
-    pub(super) fn new(client: Client, server: String, qps: f32, burst: u32) -> Self {
+    pub(super) fn new(client: Client, requests: Arc<Requests>, qps: f32, burst: u32) -> Self {
         Api {
+            server: client.server().into(),
             client,
-            server: server.trim_end_matches('/').into(),
             limiter: Arc::new(Limiter::new(qps, burst)),
-            requests: Arc::default(),
+            requests,
         }
     }
 
@@ -83,21 +81,21 @@ impl Api {
         &self.requests
     }
 
-    /// The plain client, for what is not offered here; its requests are neither paced nor counted.
-    pub fn client(&self) -> &Client {
-        &self.client
-    }
-
     /// Sends a request when its turn has come; `within` bounds the time until the answer begins. An answer that is
     /// not a success is an error with the server's reason.
-    pub async fn send(&self, request: Request<Body>, within: Duration) -> Result<Response<Body>, Trouble> {
-        if let Some(limiter) = self.limiter.as_ref() {
-            limiter.turn().await;
-        }
+    pub async fn send(&self, request: Request<Bytes>, within: Duration) -> Result<Response<Body>, Trouble> {
         let method = request.method().clone();
+        if let Some(limiter) = self.limiter.as_ref() {
+            let waited = limiter.turn().await;
+            self.requests
+                .note_measure(Measure::RateLimit, method.as_str(), waited.as_secs_f64());
+        }
         let url = format!("{}{}", self.server, request.uri());
+        let size = request.body().len() as f64;
+        self.requests
+            .note_measure(Measure::RequestSize, method.as_str(), size);
         let started = Instant::now();
-        let answer = timeout(within, self.client.send(request)).await;
+        let answer = timeout(within, self.client.send(&request)).await;
         let code = answer
             .as_ref()
             .ok()
@@ -106,10 +104,7 @@ impl Api {
         self.requests.note(method.as_str(), code, started.elapsed());
         match answer {
             Err(_) => Err(Trouble::Slow { url, within }),
-            Ok(Err(error)) => Err(Trouble::Unreachable {
-                url,
-                reason: chain(&error),
-            }),
+            Ok(Err(reason)) => Err(Trouble::Unreachable { url, reason }),
             Ok(Ok(answer)) if answer.status().is_success() => Ok(answer),
             Ok(Ok(answer)) => Err(refusal(url, answer, within).await),
         }
@@ -120,7 +115,7 @@ impl Api {
             .method(Method::GET)
             .uri(path)
             .header(header::ACCEPT, "application/json")
-            .body(Body::empty())
+            .body(Bytes::new())
             .map_err(|error| Trouble::Unreachable {
                 url: path.to_owned(),
                 reason: error.to_string(),
@@ -149,23 +144,14 @@ pub(super) enum Piece {
 
 impl Answer {
     pub(super) async fn piece(&mut self, within: Duration) -> Result<Piece, Trouble> {
-        loop {
-            match timeout(within, self.body.frame()).await {
-                Err(_) => return Ok(Piece::Silence),
-                Ok(None) => return Ok(Piece::End),
-                Ok(Some(Ok(frame))) => {
-                    if let Ok(data) = frame.into_data() {
-                        return Ok(Piece::Data(data));
-                    }
-                }
-                Ok(Some(Err(error))) => {
-                    let reason = format!("the answer broke off: {}", chain(&error));
-                    return Err(Trouble::Unreachable {
-                        url: self.url.clone(),
-                        reason,
-                    });
-                }
-            }
+        match timeout(within, self.body.next()).await {
+            Err(_) => Ok(Piece::Silence),
+            Ok(None) => Ok(Piece::End),
+            Ok(Some(Ok(data))) => Ok(Piece::Data(data)),
+            Ok(Some(Err(reason))) => Err(Trouble::Unreachable {
+                url: self.url.clone(),
+                reason: format!("the answer broke off: {reason}"),
+            }),
         }
     }
 

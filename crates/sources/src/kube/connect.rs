@@ -1,14 +1,15 @@
 //! From a kubeconfig, a `--master` or a pod's service account to a client.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use http::header::USER_AGENT;
-use http::{HeaderValue, Uri};
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::{Client, Config};
+use super::api::Api;
+use super::client::{self, Client, Kubeconfig, Refused, Settings};
+use super::requests::Requests;
 
-use super::api::{Api, chain};
-use super::proxy;
+/// Where a pod finds its service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// How to reach the API server.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,123 +23,92 @@ pub struct Connection {
     pub qps: f32,
     /// Requests at once; 0 means 10.
     pub burst: u32,
+    pub timing: client::Timing,
 }
 
+/// Why there can be no client. Nothing of what it was to be made from is repeated but names.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("cannot use kubeconfig {}: {}", .path.display(), chain(.source))]
-    Kubeconfig { path: PathBuf, source: KubeconfigError },
-    #[error("neither a kubeconfig nor a master URL is given, and the service account of a pod cannot be used: {}",
-        chain(.0))]
-    InCluster(#[source] kube::config::InClusterError),
-    #[error("{what} {text:?} is not a URL: {reason}")]
-    Url {
-        what: &'static str,
-        text: String,
-        reason: String,
-    },
-    #[error("cannot make a client for {server}: {}", chain(.source))]
-    Client { server: String, source: kube::Error },
+    #[error("cannot read kubeconfig {}: {source}", .path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("cannot use kubeconfig {}: {refused}", .path.display())]
+    Kubeconfig { path: PathBuf, refused: Refused },
+    #[error("{0}")]
+    Master(Refused),
+    #[error(
+        "neither a kubeconfig nor a master URL is given, and the service account of a pod cannot be used: {0}"
+    )]
+    InCluster(String),
+    #[error("cannot make a client for {server}: {reason}")]
+    Client { server: String, reason: String },
 }
 
 impl Connection {
-    /// Reads what there is to read and builds the client. Asks the server nothing yet.
-    pub async fn connect(&self) -> Result<Api, ConnectError> {
-        let mut config = self.config().await?;
-        // Retrying is the followers' business: they know what may be retried, and log it.
-        config.default_retry = false;
-        if let Ok(agent) = HeaderValue::from_str(&self.user_agent) {
-            config.headers.push((USER_AGENT, agent));
-        }
-        let server = config.cluster_url.to_string();
-        let client = Client::try_from(config).map_err(|source| ConnectError::Client {
-            server: server.clone(),
-            source,
-        })?;
-        Ok(Api::new(client, server, self.qps, self.burst))
+    /// Reads what there is to read and builds the client. Asks the server nothing yet, and runs no plugin.
+    pub fn connect(&self) -> Result<Api, ConnectError> {
+        let requests = Arc::<Requests>::default();
+        let settings = self.settings()?;
+        let server = settings.server.to_string();
+        let client = Client::new(settings, &self.user_agent, &self.timing, Arc::clone(&requests))
+            .map_err(|reason| ConnectError::Client { server, reason })?;
+        Ok(Api::new(client, requests, self.qps, self.burst))
     }
 
-    async fn config(&self) -> Result<Config, ConnectError> {
-        let mut config = match (&self.kubeconfig, &self.master) {
-            (Some(path), master) => return from_kubeconfig(path.clone(), master.as_deref()).await,
-            (None, Some(master)) => Config::new(master_url(master, "http")?),
+    fn settings(&self) -> Result<Settings, ConnectError> {
+        let master = self.master.as_deref().filter(|master| !master.is_empty());
+        let mut settings = match (&self.kubeconfig, master) {
+            (Some(path), master) => from_file(path, master)?,
+            (None, Some(master)) => {
+                Settings::anonymous(client::server_url("master", master).map_err(ConnectError::Master)?)
+            }
             (None, None) => {
                 tracing::info!("neither kubeconfig nor master URL given, using the pod's service account");
-                Config::incluster().map_err(ConnectError::InCluster)?
+                in_cluster()?
             }
         };
-        config.proxy_url = environment_proxy(&config.cluster_url)?;
-        Ok(config)
+        if settings.proxy.is_none() {
+            settings.proxy = client::environment_proxy(&settings.server).map_err(ConnectError::Master)?;
+        }
+        Ok(settings)
     }
 }
 
-async fn from_kubeconfig(path: PathBuf, master: Option<&str>) -> Result<Config, ConnectError> {
-    let failed = |source| ConnectError::Kubeconfig {
-        path: path.clone(),
+fn from_file(path: &Path, master: Option<&str>) -> Result<Settings, ConnectError> {
+    let text = client::read_file(path).map_err(|source| ConnectError::Unreadable {
+        path: path.to_owned(),
         source,
+    })?;
+    let refused = |refused| ConnectError::Kubeconfig {
+        path: path.to_owned(),
+        refused,
     };
-    let mut file = Kubeconfig::read_from(&path).map_err(failed)?;
-    let context = file.current_context.clone().unwrap_or_default();
-    let context = file
-        .contexts
-        .iter()
-        .find(|named| named.name == context)
-        .and_then(|named| named.context.as_ref());
-    let cluster = context.map(|context| context.cluster.clone()).unwrap_or_default();
-    let cluster = file
-        .clusters
-        .iter_mut()
-        .find(|named| named.name == cluster)
-        .and_then(|named| named.cluster.as_mut());
-    let mut given_proxy = None;
-    let mut authority = None;
-    if let Some(cluster) = cluster {
-        let tls = cluster.certificate_authority.is_some() || cluster.certificate_authority_data.is_some();
-        if let Some(master) = master {
-            cluster.server = Some(master_url(master, if tls { "https" } else { "http" })?.to_string());
-        }
-        given_proxy = cluster.proxy_url.take().filter(|proxy| !proxy.is_empty());
-        if cluster.certificate_authority_data.is_none() {
-            authority = cluster.certificate_authority.clone();
-        }
+    let kubeconfig = Kubeconfig::parse(&text).map_err(refused)?;
+    // An empty kubeconfig in a pod means the pod's own account, to client-go.
+    if master.is_none() && kubeconfig.is_empty() && Path::new(SERVICE_ACCOUNT).join("token").is_file() {
+        return in_cluster();
     }
-    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-        .await
-        .map_err(failed)?;
-    config.root_cert_file = authority.map(PathBuf::from);
-    config.proxy_url = match given_proxy {
-        Some(proxy) => Some(url("proxy-url", &proxy)?),
-        None => environment_proxy(&config.cluster_url)?,
-    };
-    Ok(config)
+    let directory = path.parent().unwrap_or(Path::new("."));
+    kubeconfig.settings(directory, master).map_err(refused)
 }
 
-/// The client library asks whether NO_PROXY covers the proxy; it must cover the API server, so it is done here.
-fn environment_proxy(server: &Uri) -> Result<Option<Uri>, ConnectError> {
-    let proxy = proxy::from_environment(server, |name| std::env::var(name).ok());
-    proxy
-        .map(|proxy| url("the environment's proxy", &proxy))
-        .transpose()
-}
-
-fn master_url(text: &str, scheme: &str) -> Result<Uri, ConnectError> {
-    match text.contains("://") {
-        true => url("master", text),
-        false => url("master", &format!("{scheme}://{text}")),
-    }
-}
-
-fn url(what: &'static str, text: &str) -> Result<Uri, ConnectError> {
-    let bad = |reason: String| ConnectError::Url {
-        what,
-        text: text.to_owned(),
-        reason,
+fn in_cluster() -> Result<Settings, ConnectError> {
+    let variable = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .filter(|value| !value.is_empty())
+            .ok_or_else(|| ConnectError::InCluster(format!("{name} is not set")))
     };
-    let url: Uri = text
-        .parse()
-        .map_err(|error: http::uri::InvalidUri| bad(error.to_string()))?;
-    match url.host() {
-        Some(host) if !host.is_empty() => Ok(url),
-        _ => Err(bad("it names no host".into())),
-    }
+    let (host, port) = (
+        variable("KUBERNETES_SERVICE_HOST")?,
+        variable("KUBERNETES_SERVICE_PORT")?,
+    );
+    client::in_cluster(&host, &port, Path::new(SERVICE_ACCOUNT)).map_err(ConnectError::InCluster)
+}
+
+/// Whether a kubeconfig's text could be used, as far as that can be said without its files: it is read, checked and
+/// brought to settings, and the certificates and keys in it are read too.
+pub fn check_kubeconfig(text: &[u8], master: Option<&str>) -> Result<String, Refused> {
+    let settings = Kubeconfig::parse(text)?.settings(Path::new(""), master)?;
+    client::check_inline(&settings)?;
+    Ok(settings.server.to_string())
 }

@@ -280,7 +280,7 @@ mod tests {
             ..Connection::default()
         };
         Follower::new(
-            connection.connect().await.unwrap(),
+            connection.connect().unwrap(),
             Arc::new(Mailbox::new(&Kind::ALL)),
             Arc::default(),
             Arc::default(),

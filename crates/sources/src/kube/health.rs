@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
-use k8s_openapi::jiff::Timestamp;
+use jiff::Timestamp;
 use tokio::sync::Notify;
 
 use super::api::Trouble;

@@ -4,11 +4,12 @@
 //! objects, only names and a hash of each. Talks to the API server and to nothing else. Whatever the server does or
 //! fails to do, what was published stays in force, and only a complete list makes an object disappear unseen.
 //!
-//! The answers are asked for as JSON: the configured content type is accepted and has no effect, since the client
-//! library has no protobuf, and decoding only the fields in use costs less than a full protobuf decode would.
+//! The answers are asked for as JSON: the configured content type is accepted and has no effect, since
+//! decoding only the fields in use costs less than a full protobuf decode would.
 
 mod api;
 mod backoff;
+mod client;
 mod connect;
 mod follow;
 mod frame;
@@ -17,14 +18,14 @@ mod intake;
 mod known;
 mod list;
 mod protocol;
-mod proxy;
 mod requests;
 mod resource;
 mod watch;
 
 pub use api::{Api, Trouble};
-pub use connect::{ConnectError, Connection};
-pub use requests::{REQUEST_SECONDS, RequestCount, RequestTimes, Requests};
+pub use client::{Body, Refused, Timing as ClientTiming};
+pub use connect::{ConnectError, Connection, check_kubeconfig};
+pub use requests::{Histogram, Measure, PluginUse, RequestCount, Requests};
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -56,7 +56,7 @@ impl Rig {
             .enable_all()
             .build()
             .expect("a runtime");
-        let api = runtime.block_on(connection.connect()).expect("a client");
+        let api = connection.connect().expect("a client");
         runtime.spawn(
             KubeSource::new(api, "node-a")
                 .with_timing(timing)

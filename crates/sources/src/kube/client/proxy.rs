@@ -1,35 +1,38 @@
-//! Which HTTP proxy leads to the API server: the kubeconfig's, or the environment's as Go reads it.
+//! Which proxy leads to the API server where the kubeconfig names none: the environment's, as Go reads it.
 
 use std::net::IpAddr;
 
-use http::Uri;
 use ipnet::IpNet;
 
+use super::address::Url;
+use super::kubeconfig::{Refused, proxy_url};
+
+/// The proxy that this process's environment names for a server.
+pub(in super::super) fn environment_proxy(server: &Url) -> Result<Option<Url>, Refused> {
+    from_environment(server, |name| std::env::var(name).ok())
+        .map(|proxy| proxy_url("the environment's proxy", &proxy))
+        .transpose()
+}
+
 /// The proxy that the environment names for a URL, if any. A variable in lower case is as good as one in upper.
-pub(super) fn from_environment(target: &Uri, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+fn from_environment(target: &Url, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let lookup = |name: &str| {
         [name.to_owned(), name.to_ascii_lowercase()]
             .iter()
             .find_map(|name| variable(name).filter(|v| !v.is_empty()))
     };
-    let name = if target.scheme_str() == Some("https") {
+    let name = if target.is_https() {
         "HTTPS_PROXY"
     } else {
         "HTTP_PROXY"
     };
     let proxy = lookup(name)?;
-    let host = target.host()?.trim_matches(['[', ']']);
+    let host = target.host.as_str();
     let address: Option<IpAddr> = host.parse().ok();
     if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
         return None;
     }
-    let port = target
-        .port_u16()
-        .unwrap_or(if target.scheme_str() == Some("https") {
-            443
-        } else {
-            80
-        });
+    let port = target.port_or_default();
     let excepted =
         lookup("NO_PROXY").is_some_and(|list| list.split(',').any(|rule| covers(rule, host, address, port)));
     // A proxy may be given without its scheme.
@@ -87,7 +90,7 @@ mod tests {
                 .find(|(key, _)| *key == name)
                 .map(|(_, v)| (*v).to_owned())
         };
-        from_environment(&target.parse().unwrap(), variable)
+        from_environment(&Url::parse(target, "http").unwrap(), variable)
     }
 
     #[test]
