@@ -2,6 +2,7 @@
 //! It may touch everything; it decides nothing about forwarding.
 //! What always holds: configuration is checked whole before anything else happens.
 
+mod bounded;
 pub mod cli;
 pub mod clock;
 pub mod commands;

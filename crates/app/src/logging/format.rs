@@ -7,7 +7,7 @@ use super::Format;
 use crate::config::values::quote;
 
 /// Longer texts are cut: what they hold may come from anywhere.
-const MAX_TEXT: usize = 8192;
+pub(super) const MAX_TEXT: usize = 8192;
 /// Fields that name an object of the API, as `namespace/name` or `name`.
 const REFERENCES: [&str; 4] = ["service", "endpointSlice", "node", "serviceCIDR"];
 
@@ -30,17 +30,6 @@ impl Value {
             Err(_) => Self::Text(text),
         }
     }
-}
-
-/// A text that is short enough to be printed.
-pub(super) fn bounded(mut text: String) -> String {
-    if text.len() > MAX_TEXT {
-        let left = text.floor_char_boundary(MAX_TEXT);
-        let more = text.len() - left;
-        text.truncate(left);
-        text.push_str(&format!("... ({more} bytes more)"));
-    }
-    text
 }
 
 /// One event, ready to be printed.
@@ -295,13 +284,5 @@ mod tests {
         let fields =
             "nodeIPs=[\"192.0.2.1\",\"fd00::1\"] service=\"shop/web\" node=\"node-a\" at=\"[::1]:80\"\n";
         assert!(line.ends_with(fields), "{line}");
-    }
-
-    #[test]
-    fn texts_are_bounded() {
-        let long = bounded("ä".repeat(1_000_000));
-        assert!(long.len() < MAX_TEXT + 100, "{}", long.len());
-        assert!(long.ends_with(&format!("... ({} bytes more)", 2_000_000 - MAX_TEXT)));
-        assert_eq!(bounded("short".into()), "short");
     }
 }

@@ -9,8 +9,9 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-use super::format::{Record, Value, bounded};
+use super::format::{MAX_TEXT, Record, Value};
 use super::{Logging, PLAIN};
+use crate::bounded::bounded;
 use crate::clock;
 
 /// Takes a finished line; the first argument says whether it is for stdout rather than stderr.
@@ -148,7 +149,7 @@ struct Fields {
 impl Fields {
     fn push(&mut self, field: &Field, value: Value) {
         let value = match value {
-            Value::Text(text) => Value::Text(bounded(text)),
+            Value::Text(text) => Value::Text(bounded(text, MAX_TEXT)),
             bare @ Value::Bare(_) => bare,
         };
         match (field.name(), value) {
@@ -368,6 +369,17 @@ mod tests {
             shown[1], "\"failed\" err=\"listen tcp 127.0.0.1:80: bind: no\" place=\"p\"",
             "the cause is told once"
         );
+    }
+
+    #[test]
+    fn nothing_is_printed_without_bound() {
+        let long = "ä".repeat(1_000_000);
+        let lines = capture(Logging::default(), |_| {
+            tracing::error!(err = %long, text = long.as_str(), list = ?[long.as_str()], "{long}");
+        });
+        let line = &messages(&lines)[0];
+        assert!(line.len() < 5 * MAX_TEXT, "{}", line.len());
+        assert_eq!(line.matches("bytes more)").count(), 4);
     }
 
     #[test]

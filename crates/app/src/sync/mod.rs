@@ -8,6 +8,7 @@ mod conntrack;
 mod outcome;
 mod pacer;
 mod pending;
+mod repairs;
 mod signal;
 mod tell;
 
@@ -33,6 +34,7 @@ use crate::metrics::Metrics;
 use crate::servers::health::Health;
 use crate::servers::service_health::ServiceHealth;
 use pending::Pending;
+use repairs::Repairs;
 use tell::SkippedLog;
 
 /// What the loop works with.
@@ -81,6 +83,8 @@ pub struct Loop {
     listed: bool,
     /// What each family has not brought into force yet.
     pending: PerFamily<Pending>,
+    /// What each family has put right lately.
+    repairs: PerFamily<Repairs>,
     /// Families that were in force at least once.
     served: BTreeSet<Family>,
     skipped_log: SkippedLog,
@@ -98,6 +102,7 @@ impl Loop {
             pacers,
             listed: false,
             pending: PerFamily::default(),
+            repairs: PerFamily::default(),
             served: BTreeSet::new(),
             skipped_log: SkippedLog::new(now),
         }
@@ -129,7 +134,7 @@ impl Loop {
                 });
             }
             if raised.alarm {
-                self.request_all();
+                self.look_again();
             }
             if !self.any_held_back() {
                 self.take_mail();
@@ -183,6 +188,19 @@ impl Loop {
             self.request_all();
         } else if !mail.events.is_empty() || !mail.triggers.is_empty() {
             self.plan(mail);
+        }
+    }
+
+    /// Lets every family look for what others may have changed, but not all the time.
+    fn look_again(&mut self) {
+        let now = Instant::now();
+        for family in self.families() {
+            let not_before = self.repairs.get(family).not_before(now);
+            if not_before > now && self.listed {
+                self.pacers.get_mut(family).no_later_than(not_before);
+            } else {
+                self.request(family);
+            }
         }
     }
 

@@ -5,10 +5,15 @@ use std::time::{Duration, Instant};
 use ferry_backends::{Applied, Error, RefusedWrites, Retry, Step};
 use ferry_model::Family;
 
+use super::repairs::{MAX_PAUSE, Report};
 use super::{Loop, Parts};
+use crate::bounded::bounded;
 use crate::clock::{Now, unix_seconds};
 use crate::events::Event;
 use crate::servers::service_health::Wanted;
+
+/// No more is kept of what a sync says.
+const MAX_TEXT: usize = 1024;
 
 impl Loop {
     pub(super) fn succeeded(&mut self, family: Family, applied: Applied, took: Duration) {
@@ -106,7 +111,7 @@ impl Loop {
         }
     }
 
-    fn tell_success(&self, family: Family, applied: &Applied, took: Duration, now: Now) {
+    fn tell_success(&mut self, family: Family, applied: &Applied, took: Duration, now: Now) {
         let level_of_detail = if applied.full { "full" } else { "partial" };
         tracing::debug!(
             ipFamily = family.as_str(),
@@ -116,24 +121,7 @@ impl Loop {
             elapsed = ?took,
             "Synced"
         );
-        let mut repairs = Vec::new();
-        for repair in &applied.repaired {
-            let by = repair
-                .by
-                .as_deref()
-                .map(|by| format!(" (changed by {by})"))
-                .unwrap_or_default();
-            repairs.push(format!("{}{by}", repair.what));
-        }
-        if !repairs.is_empty() {
-            self.parts.metrics.repairs.increment(&[family.as_str()]);
-            let note = format!(
-                "{family} rules changed by somebody else were put right: {}",
-                repairs.join(", ")
-            );
-            let node = &self.parts.planner.plan().node().name;
-            self.parts.recorder.record(Event::repaired(node, note));
-        }
+        let repairs = self.tell_repairs(family, applied);
         for warning in &applied.warnings {
             tracing::warn!(
                 ipFamily = family.as_str(),
@@ -146,12 +134,44 @@ impl Loop {
             notice.last_success = Some(now.calendar);
             notice.last_duration = took;
             notice.error = None;
-            notice.repairs += u64::from(!repairs.is_empty());
-            if !repairs.is_empty() {
-                notice.last_repair = Some(repairs.join(", "));
+            if let Some(repairs) = repairs {
+                notice.repairs += 1;
+                notice.last_repair = Some(repairs);
             }
-            notice.warnings = applied.warnings.clone();
+            notice.warnings = applied
+                .warnings
+                .iter()
+                .map(|warning| bounded(warning.clone(), MAX_TEXT))
+                .collect();
         });
+    }
+
+    /// Counts and tells what was put right; returns it in words.
+    fn tell_repairs(&mut self, family: Family, applied: &Applied) -> Option<String> {
+        if applied.repaired.is_empty() {
+            return None;
+        }
+        let words = applied.repaired.iter().map(|repair| match &repair.by {
+            Some(by) => format!("{} (changed by {by})", repair.what),
+            None => repair.what.clone(),
+        });
+        let words = bounded(words.collect::<Vec<String>>().join(", "), MAX_TEXT);
+        self.parts.metrics.repairs.increment(&[family.as_str()]);
+        let note = match self.repairs.get_mut(family).repaired(Instant::now()) {
+            Report::Single => Some(format!(
+                "{family} rules changed by somebody else were put right: {words}"
+            )),
+            Report::Fight { repairs, pause } => Some(format!(
+                "Somebody keeps changing the {family} rules, perhaps another proxy on this node: put right {repairs} \
+                 times, from now on after a pause ({pause:?}, at most {MAX_PAUSE:?}); last: {words}"
+            )),
+            Report::Nothing => None,
+        };
+        if let Some(note) = note {
+            let node = &self.parts.planner.plan().node().name;
+            self.parts.recorder.record(Event::repaired(node, note));
+        }
+        Some(words)
     }
 
     /// A backend that had succeeded before looks only at what changed, so then it was a partial sync that failed.
@@ -176,7 +196,7 @@ impl Loop {
         self.parts.health.queued(family, Now::read());
         self.parts.board.change_family(family, |notice| {
             notice.failures += 1;
-            notice.error = Some(error.to_string());
+            notice.error = Some(bounded(error.to_string(), MAX_TEXT));
         });
     }
 }

@@ -131,6 +131,33 @@ fn a_flushed_table_is_repaired_and_told() {
 }
 
 #[test]
+fn two_daemons_that_undo_each_others_rules_slow_down_and_name_each_other() {
+    let house = House::build("daemon-fight");
+    house
+        .api
+        .apply([service("web", "10.96.0.10"), slice("web", "10.244.1.2")])
+        .unwrap();
+    let mut one = house.daemon(&[]);
+    one.wait_synced();
+    let _other = house.daemon(&[
+        "--masquerade-all",
+        "--healthz-bind-address=127.0.0.1:20256",
+        "--metrics-bind-address=127.0.0.1:20249",
+    ]);
+    let fights = |log: &str| log.matches("Somebody keeps changing the IPv4 rules").count();
+    house.wait("the report", || fights(&house.log()) >= 2);
+    assert!(house.log().contains("(changed by ferry (pid "), "{}", house.log());
+    let repairs = || house.metric("ferry_repairs_total{ip_family=\"IPv4\"}").unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    let (before, log) = (repairs(), house.log().len());
+    std::thread::sleep(Duration::from_secs(4));
+    let made = repairs() - before;
+    assert!(made <= 5.0, "{made} repairs in 4 s");
+    let grown = house.log().len() - log;
+    assert!(grown < 20_000, "{grown} bytes of log in 4 s");
+}
+
+#[test]
 fn a_node_that_is_to_go_is_not_ready_but_alive() {
     let house = House::build("daemon-node");
     let mut daemon = house.daemon(&[]);

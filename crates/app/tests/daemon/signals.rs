@@ -8,16 +8,6 @@ use serde_json::json;
 
 use crate::house::{Daemon, House, service, slice};
 
-/// A program in a directory of the house; the directory comes first in the search path.
-fn program(house: &House, name: &str, script: &str) -> String {
-    let directory = house.path("bin");
-    std::fs::create_dir_all(&directory).unwrap();
-    let path = directory.join(name);
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    format!("PATH={}:{}", directory.display(), std::env::var("PATH").unwrap())
-}
-
 /// Sends SIGTERM; the daemon must end with success within the time.
 fn ends_within(daemon: Daemon<'_>, limit: Duration) {
     let start = Instant::now();
@@ -48,17 +38,16 @@ fn user_signals_mean_nothing() {
 fn a_credential_plugin_that_hangs_does_not_keep_it_from_ending() {
     let house = House::build("daemon-plugin");
     let mark = house.path("started");
-    program(
-        &house,
-        "plugin",
-        &format!("touch {}\nexec sleep 20", mark.display()),
-    );
+    let plugin = house.path("plugin");
+    let script = format!("#!/bin/sh\ntouch {}\nexec sleep 20\n", mark.display());
+    std::fs::write(&plugin, script).unwrap();
+    std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).unwrap();
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "lab",
         "clusters": [{"name": "lab", "cluster": {"server": "https://127.0.0.1:1"}}],
         "users": [{"name": "lab", "user": {"exec": {
             "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
-            "command": house.path("bin/plugin"),
+            "command": plugin,
         }}}],
         "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
     });
@@ -70,28 +59,5 @@ fn a_credential_plugin_that_hangs_does_not_keep_it_from_ending() {
         &format!("--kubeconfig={}", path.display()),
     ]);
     house.wait("the plugin", || mark.exists());
-    ends_within(daemon, Duration::from_secs(6));
-}
-
-#[test]
-fn a_restore_that_hangs_does_not_keep_it_from_ending() {
-    let house = House::build("daemon-hung");
-    let mark = house.path("hang");
-    let hangs = house.path("hangs");
-    let script = format!(
-        "if [ -e {} ]; then touch {}; exec sleep 20; fi\nexec /usr/sbin/iptables-restore \"$@\"",
-        mark.display(),
-        hangs.display()
-    );
-    let path = program(&house, "iptables-restore", &script);
-    let ferry = env!("CARGO_BIN_EXE_ferry");
-    let mut daemon = house.daemon_as(&["env", &path, ferry], "iptables", &[]);
-    daemon.wait_synced();
-    std::fs::write(&mark, "").unwrap();
-    house
-        .api
-        .apply([service("web", "10.96.0.10"), slice("web", "10.244.1.2")])
-        .unwrap();
-    house.wait("the restore to hang", || hangs.exists());
     ends_within(daemon, Duration::from_secs(6));
 }
