@@ -16,13 +16,13 @@ use super::{Settings, settings};
 use crate::cli::flags::Typed;
 
 /// A burst of events ends when nothing happened for so long.
-const QUIET: Duration = Duration::from_millis(200);
+const DEBOUNCE: Duration = Duration::from_millis(200);
 /// A file that never rests is read all the same.
-const PATIENCE: Duration = Duration::from_secs(2);
+const DEBOUNCE_LIMIT: Duration = Duration::from_secs(2);
 /// The file is looked at this often even if no event came.
-const CHECK: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 /// How soon a dropped watch is noticed.
-const TICK: Duration = Duration::from_millis(500);
+const CLOSED_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Links followed before a chain counts as endless.
 const MAX_LINKS: usize = 40;
 
@@ -33,7 +33,7 @@ pub enum ConfigChange {
     Accepted(Box<Settings>),
     /// It cannot be used, for this reason; the settings in force stay.
     Refused(String),
-    /// It was written anew, and says what is in force.
+    /// It was written again, and says what is in force.
     Same,
 }
 
@@ -103,16 +103,17 @@ impl State {
         };
         look_again(&self.path);
         // The file may have changed between being read for the settings and being watched.
-        if !self.tell(sender, false) {
-            return;
+        match self.judge() {
+            ConfigChange::Same => {}
+            change => drop(sender.send(change)),
         }
         let mut last_check = Instant::now();
         loop {
-            let happened = wait(&arrivals, TICK);
+            let happened = wait(&arrivals, CLOSED_CHECK_INTERVAL);
             if sender.is_closed() {
                 return;
             }
-            if !happened && last_check.elapsed() < CHECK {
+            if !happened && last_check.elapsed() < POLL_INTERVAL {
                 continue;
             }
             look_again(&self.path);
@@ -122,25 +123,17 @@ impl State {
                 continue;
             }
             self.seen = content;
-            if !self.tell(sender, true) {
-                return;
-            }
+            // Whether anybody still listens is seen at the next turn.
+            let _ = sender.send(self.judge());
         }
     }
 
-    /// Judges the file and tells the outcome; `false`: nobody listens any more.
-    fn tell(&self, sender: &UnboundedSender<ConfigChange>, even_if_same: bool) -> bool {
-        let change = match settings(self.typed.clone()) {
+    fn judge(&self) -> ConfigChange {
+        match settings(self.typed.clone()) {
             Err(error) => ConfigChange::Refused(error.to_string()),
-            Ok(settings) if settings.configz == self.in_force => {
-                if !even_if_same {
-                    return true;
-                }
-                ConfigChange::Same
-            }
+            Ok(settings) if settings.configz == self.in_force => ConfigChange::Same,
             Ok(settings) => ConfigChange::Accepted(Box::new(settings)),
-        };
-        sender.send(change).is_ok()
+        }
     }
 }
 
@@ -155,8 +148,8 @@ fn wait(arrivals: &mpsc::Receiver<()>, at_most: Duration) -> bool {
             return false;
         }
     }
-    let patience = Instant::now() + PATIENCE;
-    while arrivals.recv_timeout(QUIET).is_ok() && Instant::now() < patience {}
+    let limit = Instant::now() + DEBOUNCE_LIMIT;
+    while arrivals.recv_timeout(DEBOUNCE).is_ok() && Instant::now() < limit {}
     true
 }
 
@@ -199,7 +192,7 @@ fn follow(
     }
     watched.retain(|directory| wanted.contains(directory));
     for directory in wanted {
-        // A directory deleted and made anew has lost its watch; watching twice is harmless.
+        // A directory deleted and made again has lost its watch; watching twice is harmless.
         if watcher.watch(&directory, RecursiveMode::NonRecursive).is_ok() {
             watched.insert(directory);
         }
@@ -220,8 +213,8 @@ mod tests {
     }
 
     /// The first change that is not [`ConfigChange::Same`], or nothing for a while.
-    fn next(watch: &mut ConfigWatch, patience: Duration) -> Option<ConfigChange> {
-        let deadline = Instant::now() + patience;
+    fn next(watch: &mut ConfigWatch, timeout: Duration) -> Option<ConfigChange> {
+        let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
             match watch.changes.try_recv() {
                 Ok(ConfigChange::Same) => {}

@@ -22,68 +22,191 @@ pub(super) const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 /// The kind of the file.
 pub(super) const KIND: &str = "KubeProxyConfiguration";
 
-/// A whole configuration. [`Config::default`] is what kube-proxy runs with when nothing is given.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename = "KubeProxyConfiguration", rename_all = "camelCase")]
-pub struct Config {
-    pub kind: String,
-    pub api_version: String,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub feature_gates: BTreeMap<String, bool>,
-    #[serde(rename = "clientConnection")]
-    pub client: Client,
-    pub logging: Logging,
-    pub hostname_override: String,
-    pub bind_address: String,
-    pub healthz_bind_address: String,
-    pub metrics_bind_address: String,
-    pub bind_address_hard_fail: bool,
-    pub enable_profiling: bool,
-    pub show_hidden_metrics_for_version: String,
-    pub mode: Word<Mode>,
-    pub iptables: Iptables,
-    pub ipvs: Ipvs,
-    pub nftables: Nftables,
-    pub winkernel: Winkernel,
-    pub detect_local_mode: Word<DetectLocalMode>,
-    pub detect_local: DetectLocal,
-    /// One text in the file, split at its commas.
-    #[serde(rename = "clusterCIDR", serialize_with = "joined", deserialize_with = "split")]
-    pub cluster_cidrs: Vec<String>,
-    /// `None` is written `null`, an empty list `[]`.
-    pub node_port_addresses: Option<Vec<String>>,
-    pub oom_score_adj: i32,
-    pub conntrack: Conntrack,
-    pub config_sync_period: GoDuration,
-    /// Of the old userspace mode, and always written empty: `ferry.userspace.portRange` has its place.
-    pub port_range: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub windows_run_as_service: bool,
-    #[serde(skip_serializing_if = "is_default")]
-    pub ferry: Ferry,
+/// The sections of the file: the name that kube-proxy's messages have for each, and its fields with their defaults. A
+/// field without one is empty or zero.
+macro_rules! sections {
+    ($(
+        $(#[$doc:meta])*
+        $go_name:literal $name:ident {
+            $($(#[$attribute:meta])* $field:ident: $type:ty $(= $default:expr)?,)*
+        }
+    )*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(default, rename = $go_name, rename_all = "camelCase")]
+        pub struct $name {
+            $($(#[$attribute])* pub $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self {
+                    $($field: sections!(@default $($default)?),)*
+                }
+            }
+        }
+    )*};
+    (@default) => { Default::default() };
+    (@default $default:expr) => { $default };
 }
 
-/// `clientConnection`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename = "ClientConnectionConfiguration", rename_all = "camelCase")]
-pub struct Client {
-    pub kubeconfig: String,
-    pub accept_content_types: String,
-    pub content_type: String,
-    pub qps: f32,
-    pub burst: i32,
-}
+sections! {
+    /// A whole configuration. [`Config::default`] is what kube-proxy runs with when nothing is given.
+    "KubeProxyConfiguration" Config {
+        kind: String = KIND.to_owned(),
+        api_version: String = API_VERSION.to_owned(),
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        feature_gates: BTreeMap<String, bool>,
+        #[serde(rename = "clientConnection")]
+        client: Client,
+        logging: Logging,
+        hostname_override: String,
+        bind_address: String = "0.0.0.0".to_owned(),
+        healthz_bind_address: String = format!("0.0.0.0:{HEALTHZ_PORT}"),
+        metrics_bind_address: String = format!("127.0.0.1:{METRICS_PORT}"),
+        bind_address_hard_fail: bool,
+        enable_profiling: bool,
+        show_hidden_metrics_for_version: String,
+        mode: Word<Mode>,
+        iptables: Iptables,
+        ipvs: Ipvs,
+        nftables: Nftables,
+        winkernel: Winkernel,
+        detect_local_mode: Word<DetectLocalMode>,
+        detect_local: DetectLocal,
+        /// One text in the file, split at its commas.
+        #[serde(rename = "clusterCIDR", serialize_with = "joined", deserialize_with = "split")]
+        cluster_cidrs: Vec<String>,
+        /// `None` is written `null`, an empty list `[]`.
+        node_port_addresses: Option<Vec<String>>,
+        oom_score_adj: i32 = -999,
+        conntrack: Conntrack,
+        config_sync_period: GoDuration = GoDuration::from_secs(15 * 60),
+        /// Of the old userspace mode, and always written empty: `ferry.userspace.portRange` has its place.
+        port_range: String,
+        #[serde(skip_serializing_if = "is_default")]
+        windows_run_as_service: bool,
+        #[serde(skip_serializing_if = "is_default")]
+        ferry: Ferry,
+    }
 
-/// `logging`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename = "LoggingConfiguration", rename_all = "camelCase")]
-pub struct Logging {
-    pub format: Word<Format>,
-    pub flush_frequency: FlushFrequency,
-    pub verbosity: u32,
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "vmodule")]
-    pub vmodule: Vec<VModule>,
-    pub options: FormatOptions,
+    /// `clientConnection`
+    "ClientConnectionConfiguration" Client {
+        kubeconfig: String,
+        accept_content_types: String,
+        content_type: String = "application/vnd.kubernetes.protobuf".to_owned(),
+        qps: f32 = 5.0,
+        burst: i32 = 10,
+    }
+
+    /// `logging`
+    "LoggingConfiguration" Logging {
+        format: Word<Format> = Word::Known(Format::Text),
+        flush_frequency: FlushFrequency = FlushFrequency::text(GoDuration::from_secs(5)),
+        verbosity: u32,
+        #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "vmodule")]
+        vmodule: Vec<VModule>,
+        options: FormatOptions,
+    }
+
+    /// A pattern of file names and the verbosity of what matches.
+    "VModuleItem" VModule {
+        #[serde(rename = "filePattern")]
+        pattern: String,
+        verbosity: u32,
+    }
+
+    /// `logging.options`
+    "FormatOptions" FormatOptions {
+        text: TextOptions,
+        json: TextOptions,
+    }
+
+    /// `logging.options.text` and `logging.options.json`
+    "TextOptions" TextOptions {
+        #[serde(skip_serializing_if = "is_default")]
+        split_stream: bool,
+        info_buffer_size: Quantity,
+    }
+
+    /// `iptables`
+    "KubeProxyIPTablesConfiguration" Iptables {
+        masquerade_bit: i32 = 14,
+        masquerade_all: bool,
+        localhost_node_ports: bool = true,
+        sync_period: GoDuration = GoDuration::from_secs(30),
+        min_sync_period: GoDuration = GoDuration::from_secs(1),
+    }
+
+    /// `ipvs`
+    "KubeProxyIPVSConfiguration" Ipvs {
+        sync_period: GoDuration,
+        min_sync_period: GoDuration,
+        scheduler: String,
+        #[serde(rename = "excludeCIDRs")]
+        exclude_cidrs: Option<Vec<String>>,
+        #[serde(rename = "strictARP")]
+        strict_arp: bool,
+        tcp_timeout: GoDuration,
+        tcp_fin_timeout: GoDuration,
+        udp_timeout: GoDuration,
+    }
+
+    /// `nftables`
+    "KubeProxyNFTablesConfiguration" Nftables {
+        masquerade_bit: i32 = 14,
+        masquerade_all: bool,
+        sync_period: GoDuration,
+        min_sync_period: GoDuration,
+    }
+
+    /// `winkernel`: kept only to be written back.
+    "KubeProxyWinkernelConfiguration" Winkernel {
+        network_name: String,
+        source_vip: String,
+        #[serde(rename = "enableDSR")]
+        enable_dsr: bool,
+        root_hns_endpoint_name: String,
+        forward_health_check_vip: bool,
+    }
+
+    /// `detectLocal`
+    "DetectLocalConfiguration" DetectLocal {
+        bridge_interface: String,
+        interface_name_prefix: String,
+    }
+
+    /// `conntrack`
+    "KubeProxyConntrackConfiguration" Conntrack {
+        max_per_core: i32 = 32 * 1024,
+        min: i32 = 128 * 1024,
+        tcp_established_timeout: GoDuration = GoDuration::from_secs(24 * 3600),
+        tcp_close_wait_timeout: GoDuration = GoDuration::from_secs(3600),
+        tcp_be_liberal: bool,
+        udp_timeout: GoDuration,
+        udp_stream_timeout: GoDuration,
+    }
+
+    /// `ferry`: what kube-proxy does not have.
+    "Ferry" Ferry {
+        manifests: String,
+        status_socket: String = STATUS_SOCKET.to_owned(),
+        traffic_counters: bool,
+        nftables: FerryNftables,
+        userspace: FerryUserspace,
+    }
+
+    /// `ferry.nftables`
+    "FerryNftables" FerryNftables {
+        localhost_node_ports: bool,
+    }
+
+    /// `ferry.userspace`
+    "FerryUserspace" FerryUserspace {
+        bind: bool,
+        port_range: String,
+        udp_timeout: GoDuration = GoDuration::from_millis(250),
+    }
 }
 
 /// A duration that is written back in the form it was read in: a text, or a number of nanoseconds.
@@ -93,81 +216,6 @@ pub struct FlushFrequency {
     pub is_number: bool,
 }
 
-/// A pattern of file names and the verbosity of what matches.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename = "VModuleItem")]
-pub struct VModule {
-    #[serde(rename = "filePattern")]
-    pub pattern: String,
-    pub verbosity: u32,
-}
-
-/// `logging.options`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct FormatOptions {
-    pub text: TextOptions,
-    pub json: TextOptions,
-}
-
-/// `logging.options.text` and `logging.options.json`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct TextOptions {
-    #[serde(skip_serializing_if = "is_default")]
-    pub split_stream: bool,
-    pub info_buffer_size: Quantity,
-}
-
-/// `iptables`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename = "KubeProxyIPTablesConfiguration", rename_all = "camelCase")]
-pub struct Iptables {
-    pub masquerade_bit: i32,
-    pub masquerade_all: bool,
-    pub localhost_node_ports: bool,
-    pub sync_period: GoDuration,
-    pub min_sync_period: GoDuration,
-}
-
-/// `ipvs`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename = "KubeProxyIPVSConfiguration", rename_all = "camelCase")]
-pub struct Ipvs {
-    pub sync_period: GoDuration,
-    pub min_sync_period: GoDuration,
-    pub scheduler: String,
-    #[serde(rename = "excludeCIDRs")]
-    pub exclude_cidrs: Option<Vec<String>>,
-    #[serde(rename = "strictARP")]
-    pub strict_arp: bool,
-    pub tcp_timeout: GoDuration,
-    pub tcp_fin_timeout: GoDuration,
-    pub udp_timeout: GoDuration,
-}
-
-/// `nftables`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename = "KubeProxyNFTablesConfiguration", rename_all = "camelCase")]
-pub struct Nftables {
-    pub masquerade_bit: i32,
-    pub masquerade_all: bool,
-    pub sync_period: GoDuration,
-    pub min_sync_period: GoDuration,
-}
-
-/// `winkernel`: kept only to be written back.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename = "KubeProxyWinkernelConfiguration", rename_all = "camelCase")]
-pub struct Winkernel {
-    pub network_name: String,
-    pub source_vip: String,
-    #[serde(rename = "enableDSR")]
-    pub enable_dsr: bool,
-    pub root_hns_endpoint_name: String,
-    pub forward_health_check_vip: bool,
-}
-
 /// `detectLocalMode`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DetectLocalMode {
@@ -175,54 +223,6 @@ pub enum DetectLocalMode {
     NodeCidr,
     BridgeInterface,
     InterfaceNamePrefix,
-}
-
-/// `detectLocal`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename = "DetectLocalConfiguration", rename_all = "camelCase")]
-pub struct DetectLocal {
-    pub bridge_interface: String,
-    pub interface_name_prefix: String,
-}
-
-/// `conntrack`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename = "KubeProxyConntrackConfiguration", rename_all = "camelCase")]
-pub struct Conntrack {
-    pub max_per_core: i32,
-    pub min: i32,
-    pub tcp_established_timeout: GoDuration,
-    pub tcp_close_wait_timeout: GoDuration,
-    pub tcp_be_liberal: bool,
-    pub udp_timeout: GoDuration,
-    pub udp_stream_timeout: GoDuration,
-}
-
-/// `ferry`: what kube-proxy does not have.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Ferry {
-    pub manifests: String,
-    pub status_socket: String,
-    pub traffic_counters: bool,
-    pub nftables: FerryNftables,
-    pub userspace: FerryUserspace,
-}
-
-/// `ferry.nftables`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct FerryNftables {
-    pub localhost_node_ports: bool,
-}
-
-/// `ferry.userspace`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct FerryUserspace {
-    pub bind: bool,
-    pub port_range: String,
-    pub udp_timeout: GoDuration,
 }
 
 /// The sections of the file that are a mode's own. A mode without any goes by those of iptables.
@@ -342,123 +342,6 @@ impl Named for Format {
         match self {
             Self::Text => "text",
             Self::Json => "json",
-        }
-    }
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            kind: KIND.to_owned(),
-            api_version: API_VERSION.to_owned(),
-            feature_gates: BTreeMap::new(),
-            client: Client::default(),
-            logging: Logging::default(),
-            hostname_override: String::new(),
-            bind_address: "0.0.0.0".to_owned(),
-            healthz_bind_address: format!("0.0.0.0:{HEALTHZ_PORT}"),
-            metrics_bind_address: format!("127.0.0.1:{METRICS_PORT}"),
-            bind_address_hard_fail: false,
-            enable_profiling: false,
-            show_hidden_metrics_for_version: String::new(),
-            mode: Word::Blank,
-            iptables: Iptables::default(),
-            ipvs: Ipvs::default(),
-            nftables: Nftables::default(),
-            winkernel: Winkernel::default(),
-            detect_local_mode: Word::Blank,
-            detect_local: DetectLocal::default(),
-            cluster_cidrs: Vec::new(),
-            node_port_addresses: None,
-            oom_score_adj: -999,
-            conntrack: Conntrack::default(),
-            config_sync_period: GoDuration::from_secs(15 * 60),
-            port_range: String::new(),
-            windows_run_as_service: false,
-            ferry: Ferry::default(),
-        }
-    }
-}
-
-impl Default for Client {
-    fn default() -> Self {
-        Self {
-            kubeconfig: String::new(),
-            accept_content_types: String::new(),
-            content_type: "application/vnd.kubernetes.protobuf".to_owned(),
-            qps: 5.0,
-            burst: 10,
-        }
-    }
-}
-
-impl Default for Logging {
-    fn default() -> Self {
-        Self {
-            format: Word::Known(Format::Text),
-            flush_frequency: FlushFrequency::text(GoDuration::from_secs(5)),
-            verbosity: 0,
-            vmodule: Vec::new(),
-            options: FormatOptions::default(),
-        }
-    }
-}
-
-impl Default for Iptables {
-    fn default() -> Self {
-        Self {
-            masquerade_bit: 14,
-            masquerade_all: false,
-            localhost_node_ports: true,
-            sync_period: GoDuration::from_secs(30),
-            min_sync_period: GoDuration::from_secs(1),
-        }
-    }
-}
-
-impl Default for Nftables {
-    fn default() -> Self {
-        Self {
-            masquerade_bit: 14,
-            masquerade_all: false,
-            sync_period: GoDuration::ZERO,
-            min_sync_period: GoDuration::ZERO,
-        }
-    }
-}
-
-impl Default for Conntrack {
-    fn default() -> Self {
-        Self {
-            max_per_core: 32 * 1024,
-            min: 128 * 1024,
-            tcp_established_timeout: GoDuration::from_secs(24 * 3600),
-            tcp_close_wait_timeout: GoDuration::from_secs(3600),
-            tcp_be_liberal: false,
-            udp_timeout: GoDuration::ZERO,
-            udp_stream_timeout: GoDuration::ZERO,
-        }
-    }
-}
-
-impl Default for Ferry {
-    fn default() -> Self {
-        Self {
-            manifests: String::new(),
-            status_socket: STATUS_SOCKET.to_owned(),
-            traffic_counters: false,
-            nftables: FerryNftables::default(),
-            userspace: FerryUserspace::default(),
-        }
-    }
-}
-
-impl Default for FerryUserspace {
-    fn default() -> Self {
-        Self {
-            bind: false,
-            port_range: String::new(),
-            udp_timeout: GoDuration::from_millis(250),
         }
     }
 }
