@@ -14,6 +14,8 @@ use crate::servers::service_health::Wanted;
 
 /// No more is kept of what a sync says.
 const MAX_TEXT: usize = 1024;
+/// A change of so many services leaves memory behind that is worth giving back.
+const LARGE_CHANGE: usize = 1000;
 
 impl Loop {
     pub(super) fn succeeded(&mut self, family: Family, applied: Applied, took: Duration) {
@@ -63,10 +65,11 @@ impl Loop {
             let latency = now.calendar.duration_since(trigger).unwrap_or_default();
             metrics.network_programming.observe_duration(&labels, latency);
         }
+        let is_large = applied.full || self.pending.get(family).services.len() >= LARGE_CHANGE;
         self.check_service_health(family);
         self.hand_over_stale_flows(family);
         self.tell_success(family, &applied, took, now);
-        if applied.full {
+        if is_large {
             ferry_host::process::release_free_memory();
         }
         self.served.insert(family);

@@ -375,6 +375,58 @@ pub(super) fn excerpt(bytes: &[u8]) -> String {
     format!("{}{dots}", text.escape_debug())
 }
 
+/// The door for fuzzing: whatever arrives, in whatever pieces, comes apart into the same texts of bounded size, or is
+/// refused, and no object that the decoder could read is refused.
+pub fn fuzz_frames(data: &[u8]) {
+    let list = read_list(data, data.len()).ok();
+    let events = read_events(data, data.len()).ok();
+    for piece in [1, 3, 64] {
+        assert_eq!(
+            list,
+            read_list(data, piece).ok(),
+            "pieces of {piece} bytes matter"
+        );
+        assert_eq!(
+            events,
+            read_events(data, piece).ok(),
+            "pieces of {piece} bytes matter"
+        );
+    }
+    let is_object = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(data).is_ok();
+    assert!(!is_object || events.as_ref().is_some_and(|events| events.len() == 1));
+    let texts = list
+        .iter()
+        .flat_map(|(items, _)| items)
+        .chain(events.iter().flatten());
+    texts.for_each(|(text, _)| assert!(text.len() <= MAX_OBJECT));
+}
+
+type Texts = Vec<(String, Size)>;
+
+/// All items of a list that arrives in pieces, and its envelope.
+fn read_list(data: &[u8], piece: usize) -> Result<(Texts, String), FrameError> {
+    let mut reader = ListReader::default();
+    let mut found = Vec::new();
+    for mut bytes in data.chunks(piece.max(1)) {
+        while let Some(item) = reader.next(&mut bytes)? {
+            found.push((String::from_utf8_lossy(item.json).into_owned(), item.size));
+        }
+    }
+    Ok((found, String::from_utf8_lossy(&reader.finish()?).into_owned()))
+}
+
+/// All events of a watch that arrives in pieces.
+fn read_events(data: &[u8], piece: usize) -> Result<Texts, FrameError> {
+    let mut reader = EventReader::default();
+    let mut found = Vec::new();
+    for mut bytes in data.chunks(piece.max(1)) {
+        while let Some(event) = reader.next(&mut bytes)? {
+            found.push((String::from_utf8_lossy(event.json).into_owned(), event.size));
+        }
+    }
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -382,30 +434,8 @@ mod tests {
     use super::*;
 
     fn read(json: &str, piece: usize) -> Result<(Vec<String>, String), FrameError> {
-        let (items, envelope) = read_sizes(json, piece)?;
+        let (items, envelope) = read_list(json.as_bytes(), piece)?;
         Ok((items.into_iter().map(|(item, _)| item).collect(), envelope))
-    }
-
-    fn read_sizes(json: &str, piece: usize) -> Result<(Vec<(String, Size)>, String), FrameError> {
-        let mut reader = ListReader::default();
-        let mut items = Vec::new();
-        for mut bytes in json.as_bytes().chunks(piece) {
-            while let Some(item) = reader.next(&mut bytes)? {
-                items.push((String::from_utf8_lossy(item.json).into_owned(), item.size));
-            }
-        }
-        Ok((items, String::from_utf8_lossy(&reader.finish()?).into_owned()))
-    }
-
-    fn events(text: &[u8], piece: usize) -> Result<Vec<(String, Size)>, FrameError> {
-        let mut reader = EventReader::default();
-        let mut found = Vec::new();
-        for mut bytes in text.chunks(piece) {
-            while let Some(event) = reader.next(&mut bytes)? {
-                found.push((String::from_utf8_lossy(event.json).into_owned(), event.size));
-            }
-        }
-        Ok(found)
     }
 
     #[test]
@@ -510,7 +540,7 @@ mod tests {
         let long = "ü\\u00fc\\\"".repeat(1 << 20);
         let json = format!(r#"{{"items":[{{"a":"{fits}","b":"{long}","c":"{{"}},{{"d":1}}]}}"#);
         for piece in [1, 7, 4096, 1 << 20] {
-            let (items, _) = read_sizes(&json, piece).unwrap();
+            let (items, _) = read_list(json.as_bytes(), piece).unwrap();
             let expected = format!(
                 r#"{{"a":"{fits}","b":"({} bytes left out)","c":"{{"}}"#,
                 long.len()
@@ -538,19 +568,17 @@ mod tests {
             format!(r#"{{"metadata":{{"name":"a"}},"spec":{deep}}}"#),
         ];
         for object in objects {
-            for piece in [1000, 1 << 20] {
-                let (items, _) = read_sizes(&format!(r#"{{"items":[1,{object},2]}}"#), piece).unwrap();
-                assert_eq!(items.len(), 3);
-                let text = format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n{{}}\n");
-                let events = events(text.as_bytes(), piece).unwrap();
-                assert_eq!(events[1..], [("{}".into(), Size::Whole)]);
-                for (cut, size) in [&items[1], &events[0]] {
-                    assert_eq!(*size, Size::Cut);
-                    assert!(cut.len() <= MAX_OBJECT);
-                    let value: serde_json::Value = serde_json::from_str(cut).unwrap();
-                    let object = value.get("object").unwrap_or(&value);
-                    assert_eq!(object["metadata"]["name"], "a");
-                }
+            let (items, _) = read_list(format!(r#"{{"items":[1,{object},2]}}"#).as_bytes(), 10_007).unwrap();
+            assert_eq!(items.len(), 3);
+            let text = format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n{{}}\n");
+            let events = read_events(text.as_bytes(), 10_007).unwrap();
+            assert_eq!(events[1..], [("{}".into(), Size::Whole)]);
+            for (cut, size) in [&items[1], &events[0]] {
+                assert_eq!(*size, Size::Cut);
+                assert!(cut.len() <= MAX_OBJECT);
+                let value: serde_json::Value = serde_json::from_str(cut).unwrap();
+                let object = value.get("object").unwrap_or(&value);
+                assert_eq!(object["metadata"]["name"], "a");
             }
         }
     }
@@ -559,7 +587,7 @@ mod tests {
     fn an_object_without_fields_to_leave_out_is_left_out_whole() {
         let flat: Vec<String> = (0..1_000_000).map(|n| format!("\"k{n:06}\":1")).collect();
         let json = format!(r#"{{"items":[{{{}}},{{"a":1}}]}}"#, flat.join(","));
-        let (items, _) = read_sizes(&json, 1 << 16).unwrap();
+        let (items, _) = read_list(json.as_bytes(), 1 << 16).unwrap();
         assert_eq!(
             items,
             [("null".into(), Size::Cut), (r#"{"a":1}"#.into(), Size::Whole)]
@@ -570,7 +598,7 @@ mod tests {
     fn events_come_apart_wherever_they_are_cut() {
         let text = b"{\"a\":\"}\n{\"}\n\n {\"b\":[{}]} \r\n{\"c\":1}{}\n{\"half\":";
         for piece in 1..text.len() {
-            let found: Vec<String> = events(text, piece)
+            let found: Vec<String> = read_events(text, piece)
                 .unwrap()
                 .into_iter()
                 .map(|(event, _)| event)
@@ -582,9 +610,9 @@ mod tests {
             );
         }
         assert_eq!(
-            events(b"{}\n<html>", 99),
+            read_events(b"{}\n<html>", 99),
             Err(FrameError::NotJson("<html>".into()))
         );
-        assert_eq!(events(b"{}}", 1), Err(FrameError::NotJson("}".into())));
+        assert_eq!(read_events(b"{}}", 1), Err(FrameError::NotJson("}".into())));
     }
 }

@@ -25,6 +25,8 @@ mod watch;
 pub use api::{Api, Trouble};
 pub use client::{Body, Refused, Timing as ClientTiming};
 pub use connect::{ConnectError, Connection, check_kubeconfig};
+#[doc(hidden)]
+pub use frame::fuzz_frames;
 pub use requests::{Histogram, Measure, PluginUse, RequestCount, Requests};
 
 use std::ops::Range;
