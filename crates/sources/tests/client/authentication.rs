@@ -265,8 +265,7 @@ fn a_plugin_that_hangs_holds_up_requests_and_nothing_else() {
 }
 
 #[test]
-fn a_pods_own_account_has_a_token_file_too() {
-    // The paths of a pod are fixed, so that only the refusal can be seen here; the file is read as any other.
+fn without_anything_given_a_pod_is_needed() {
     let error = Connection::default().connect().unwrap_err().to_string();
     assert!(
         error.starts_with("neither a kubeconfig nor a master URL is given"),

@@ -188,3 +188,44 @@ fn escape(text: &str) -> String {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pods_own_account_is_a_token_file_and_an_authority() {
+        let account = tempfile::tempdir().unwrap();
+        let settings = in_cluster("10.96.0.1", "443", account.path()).unwrap();
+        assert_eq!(settings.server.to_string(), "https://10.96.0.1:443");
+        assert_eq!(
+            settings.trust,
+            Trust::System,
+            "without a good file, as in client-go"
+        );
+        let tokens = settings.user.tokens.unwrap();
+        assert_eq!(tokens.file, Some(account.path().join("token")));
+        let settings = in_cluster("2001:db8::1", "6443", account.path()).unwrap();
+        assert_eq!(settings.server.to_string(), "https://[2001:db8::1]:6443");
+        assert!(
+            in_cluster("10.96.0.1", "https", account.path())
+                .unwrap_err()
+                .contains("port")
+        );
+        // The token is trimmed and read again like any other, and must be there.
+        let requests = Default::default();
+        let credentials = |settings: &Settings| {
+            super::super::credentials::Credentials::new(settings, std::time::Duration::ZERO, &requests)
+        };
+        assert!(
+            credentials(&settings)
+                .unwrap_err()
+                .contains("cannot read the token file")
+        );
+        std::fs::write(account.path().join("token"), "\n").unwrap();
+        assert!(credentials(&settings).unwrap_err().contains("is empty"));
+        std::fs::write(account.path().join("token"), "of-pod\n").unwrap();
+        let current = credentials(&settings).unwrap().current().await.unwrap();
+        assert_eq!(current.authorization.as_ref().unwrap(), "Bearer of-pod");
+    }
+}

@@ -1,22 +1,19 @@
-//! A kubeconfig: read, checked as client-go checks it, and turned into settings. Reads no file itself.
+//! A kubeconfig: read (`file`), checked as client-go checks it, and turned into settings.
 //!
-//! Nothing of a kubeconfig's values is repeated in an error: they may be secrets, or stand next to one.
+//! Touches nothing; the files that a kubeconfig names are others' to read. Always holds: nothing of its values is
+//! repeated in an error, as they may be secrets or stand next to one.
 
-use std::collections::BTreeMap;
+mod file;
+
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+pub(in crate::kube) use file::Kubeconfig;
+use file::{AuthInfo, Cluster, Context, ExecConfig};
 
 use super::address::{Url, without_user};
 use super::exec::{self, Plugin};
 use super::secret::Secret;
 use super::settings::{Impersonation, Settings, Source, Tokens, Trust, User};
-
-/// Longer ones are no kubeconfigs.
-const MAX_TEXT: usize = 8 << 20;
-const MAX_NODES: usize = 200_000;
-const MAX_DEPTH: usize = 64;
 
 /// What is wrong with a kubeconfig, and with which part of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,244 +30,9 @@ pub(super) fn refused<T>(field: impl Into<String>, reason: impl Into<String>) ->
     })
 }
 
-/// The file. Fields that are not listed are passed over, as client-go does.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
-pub(in super::super) struct Kubeconfig {
-    #[serde(deserialize_with = "nullable")]
-    kind: String,
-    #[serde(deserialize_with = "nullable", rename = "apiVersion")]
-    api_version: String,
-    #[serde(deserialize_with = "nullable")]
-    clusters: Vec<NamedCluster>,
-    #[serde(deserialize_with = "nullable")]
-    users: Vec<NamedUser>,
-    #[serde(deserialize_with = "nullable")]
-    contexts: Vec<NamedContext>,
-    #[serde(deserialize_with = "nullable")]
-    current_context: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct NamedCluster {
-    #[serde(deserialize_with = "nullable")]
-    name: String,
-    #[serde(deserialize_with = "nullable")]
-    cluster: Cluster,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct NamedUser {
-    #[serde(deserialize_with = "nullable")]
-    name: String,
-    #[serde(deserialize_with = "nullable")]
-    user: AuthInfo,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct NamedContext {
-    #[serde(deserialize_with = "nullable")]
-    name: String,
-    #[serde(deserialize_with = "nullable")]
-    context: Context,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct Context {
-    #[serde(deserialize_with = "nullable")]
-    cluster: String,
-    #[serde(deserialize_with = "nullable")]
-    user: String,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
-struct Cluster {
-    #[serde(deserialize_with = "nullable")]
-    server: String,
-    #[serde(deserialize_with = "nullable")]
-    tls_server_name: String,
-    #[serde(deserialize_with = "nullable")]
-    insecure_skip_tls_verify: bool,
-    #[serde(deserialize_with = "nullable")]
-    certificate_authority: PathBuf,
-    #[serde(deserialize_with = "base64")]
-    certificate_authority_data: Vec<u8>,
-    #[serde(deserialize_with = "nullable")]
-    proxy_url: String,
-    #[serde(deserialize_with = "nullable")]
-    disable_compression: bool,
-    #[serde(deserialize_with = "nullable")]
-    extensions: Vec<Extension>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct Extension {
-    #[serde(deserialize_with = "nullable")]
-    name: String,
-    extension: Value,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
-struct AuthInfo {
-    #[serde(deserialize_with = "nullable")]
-    client_certificate: PathBuf,
-    #[serde(deserialize_with = "base64")]
-    client_certificate_data: Vec<u8>,
-    #[serde(deserialize_with = "nullable")]
-    client_key: PathBuf,
-    #[serde(deserialize_with = "base64")]
-    client_key_data: Vec<u8>,
-    #[serde(deserialize_with = "nullable")]
-    token: Secret,
-    #[serde(deserialize_with = "nullable", rename = "tokenFile")]
-    token_file: PathBuf,
-    #[serde(deserialize_with = "nullable", rename = "as")]
-    impersonate: String,
-    #[serde(deserialize_with = "nullable")]
-    as_uid: String,
-    #[serde(deserialize_with = "nullable")]
-    as_groups: Vec<String>,
-    #[serde(deserialize_with = "nullable")]
-    as_user_extra: BTreeMap<String, Vec<String>>,
-    #[serde(deserialize_with = "nullable")]
-    username: Secret,
-    #[serde(deserialize_with = "nullable")]
-    password: Secret,
-    auth_provider: Option<AuthProvider>,
-    exec: Option<ExecConfig>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct AuthProvider {
-    #[serde(deserialize_with = "nullable")]
-    name: String,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ExecConfig {
-    #[serde(deserialize_with = "nullable")]
-    command: String,
-    #[serde(deserialize_with = "nullable")]
-    args: Vec<Secret>,
-    #[serde(deserialize_with = "nullable")]
-    env: Vec<Variable>,
-    #[serde(deserialize_with = "nullable")]
-    api_version: String,
-    #[serde(deserialize_with = "nullable")]
-    install_hint: String,
-    #[serde(deserialize_with = "nullable")]
-    provide_cluster_info: bool,
-    #[serde(deserialize_with = "nullable")]
-    interactive_mode: String,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct Variable {
-    #[serde(deserialize_with = "nullable")]
-    name: String,
-    #[serde(deserialize_with = "nullable")]
-    value: Secret,
-}
-
-/// A field that is null is as good as none.
-fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
-    Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
-}
-
-fn base64<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-    let text: String = nullable(from)?;
-    let text: Vec<u8> = text
-        .bytes()
-        .filter(|byte| !matches!(byte, b'\r' | b'\n'))
-        .collect();
-    data_encoding::BASE64
-        .decode(&text)
-        .map_err(|_| serde::de::Error::custom("not base64, expected base64"))
-}
-
 impl Kubeconfig {
-    /// The first document of a text; an empty text is an empty kubeconfig.
-    pub(in super::super) fn parse(mut text: &[u8]) -> Result<Kubeconfig, Refused> {
-        if text.len() > MAX_TEXT {
-            return refused("the file", format!("it is longer than {} MiB", MAX_TEXT >> 20));
-        }
-        let options = serde_saphyr::options! {
-            budget: serde_saphyr::budget! {
-                max_reader_input_bytes: Some(MAX_TEXT),
-                max_events: 2 * MAX_NODES,
-                max_nodes: MAX_NODES,
-                max_total_scalar_bytes: MAX_TEXT,
-                max_depth: MAX_DEPTH,
-            },
-            with_snippet: false,
-        };
-        let first = serde_saphyr::read_with_options::<_, Value>(&mut text, options).next();
-        let value = match first {
-            None => Value::Null,
-            Some(Ok(value)) => value,
-            Some(Err(error)) => {
-                // The message may repeat what stands in the file.
-                return match error.location() {
-                    Some(place) => refused(format!("line {}", place.line()), "this is not valid YAML"),
-                    None => refused("the file", "it is not valid YAML"),
-                };
-            }
-        };
-        if value.is_null() {
-            return Ok(Kubeconfig::default());
-        }
-        check_mappings(&value)?;
-        let config: Kubeconfig = serde_path_to_error::deserialize(value).map_err(|error| Refused {
-            field: error.path().to_string(),
-            // Before this stands what was found.
-            reason: match error.inner().to_string().rsplit_once("expected ") {
-                Some((_, wanted)) => format!("it must be {wanted}"),
-                None => "it has the wrong type".into(),
-            },
-        })?;
-        config.check_whole()?;
-        Ok(config)
-    }
-
-    fn check_whole(&self) -> Result<(), Refused> {
-        if !matches!(self.kind.as_str(), "" | "Config") {
-            return refused("kind", "it must be Config");
-        }
-        if !matches!(self.api_version.as_str(), "" | "v1") {
-            return refused("apiVersion", "it must be v1");
-        }
-        for (field, names) in [
-            (
-                "clusters",
-                self.clusters.iter().map(|named| &named.name).collect::<Vec<_>>(),
-            ),
-            ("users", self.users.iter().map(|named| &named.name).collect()),
-            (
-                "contexts",
-                self.contexts.iter().map(|named| &named.name).collect(),
-            ),
-        ] {
-            let mut sorted = names;
-            sorted.sort();
-            if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-                return refused(field, format!("the name {:?} stands twice", twice[0]));
-            }
-        }
-        Ok(())
-    }
-
     /// Whether it says nothing about any cluster that would be used, so that it may as well not be there.
-    pub(in super::super) fn is_empty(&self) -> bool {
+    pub(in crate::kube) fn is_empty(&self) -> bool {
         self.cluster(&self.context().unwrap_or_default())
             .is_none_or(|cluster| *cluster == Cluster::default())
     }
@@ -292,7 +54,7 @@ impl Kubeconfig {
     }
 
     /// What it says, with `master` in place of its server. Paths are relative to `directory`.
-    pub(in super::super) fn settings(
+    pub(in crate::kube) fn settings(
         &self,
         directory: &Path,
         master: Option<&str>,
@@ -337,38 +99,8 @@ impl Kubeconfig {
     }
 }
 
-/// A list in the place of a mapping would pass for one whose fields stand in order.
-fn check_mappings(value: &Value) -> Result<(), Refused> {
-    let check = |value: &Value, field: &dyn Fn() -> String| {
-        if value.is_object() || value.is_null() {
-            Ok(())
-        } else {
-            refused(field(), "it must be a mapping")
-        }
-    };
-    check(value, &|| "the file".into())?;
-    for (list, key) in [
-        ("clusters", "cluster"),
-        ("users", "user"),
-        ("contexts", "context"),
-    ] {
-        for (at, item) in value[list].as_array().into_iter().flatten().enumerate() {
-            check(item, &|| format!("{list}[{at}]"))?;
-            check(&item[key], &|| format!("{list}[{at}].{key}"))?;
-            for inner in ["exec", "auth-provider"] {
-                check(&item[key][inner], &|| format!("{list}[{at}].{key}.{inner}"))?;
-            }
-            let nested = item[key]["exec"]["env"].as_array().into_iter();
-            for variable in nested.chain(item[key]["extensions"].as_array()).flatten() {
-                check(variable, &|| format!("{list}[{at}].{key}"))?;
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Reads the API server's URL, in which only http and https make sense.
-pub(in super::super) fn server_url(field: &str, text: &str) -> Result<Url, Refused> {
+pub(in crate::kube) fn server_url(field: &str, text: &str) -> Result<Url, Refused> {
     let bad = |reason: String| Refused {
         field: field.to_owned(),
         reason: format!("{:?} is not a URL: {reason}", without_user(text)),
