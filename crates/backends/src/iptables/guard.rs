@@ -147,7 +147,7 @@ impl Seen {
     fn told(&mut self, change: Change<'_>) -> bool {
         match change {
             Change::Commit { process } => {
-                let by = (!process.is_empty()).then(|| process.to_owned());
+                let by = (!process.is_empty()).then_some(process);
                 let mut alarm = false;
                 for family in Family::BOTH {
                     let extent = std::mem::take(self.pending.get_mut(family));
@@ -288,7 +288,9 @@ mod tests {
         let mut seen = Seen::default();
         assert!(!seen.told(rule("KUBE-SVC-X", b"", true)));
         assert!(!seen.told(rule("KUBE-SVC-Y", b"", true)));
-        assert!(seen.told(Change::Commit { process: "iptables" }));
+        assert!(seen.told(Change::Commit {
+            process: "iptables".into()
+        }));
         let chains = ["KUBE-SVC-X", "KUBE-SVC-Y"].map(|chain| (Table::Nat, chain.to_owned()));
         let extent = Extent::Chains(chains.into());
         assert_eq!(
@@ -299,7 +301,9 @@ mod tests {
             })
         );
         assert_eq!(seen.changed.v6, None);
-        assert!(!seen.told(Change::Commit { process: "nft" }));
+        assert!(!seen.told(Change::Commit {
+            process: "nft".into()
+        }));
         assert!(seen.told(Change::Overrun));
         assert!(
             seen.changed

@@ -156,8 +156,8 @@ impl Listener {
         state.heard = transaction.generation.id;
         let mut changed = false;
         if transaction.port != self.own_port {
-            for change in &transaction.changes {
-                let noticed = state.changed[index(change.family)].get_or_insert_default();
+            for family in transaction.changed {
+                let noticed = state.changed[index(family)].get_or_insert_default();
                 let process = &transaction.generation;
                 noticed
                     .by

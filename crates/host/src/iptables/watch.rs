@@ -10,24 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Error, Ip};
-use crate::netlink::{self, Bus, Ears, Message, Socket, messages};
+use crate::netlink::{self, Bus, PortFilter, Socket, Wait, messages};
+use crate::nftables::{Changed, ChangedObject, Family, GROUP, Generation, Notification};
 
-const GROUP_NFTABLES: u32 = libc::NFNLGRP_NFTABLES as u32;
-const SUBSYS_NFTABLES: u16 = libc::NFNL_SUBSYS_NFTABLES as u16;
-const NEW_TABLE: u16 = libc::NFT_MSG_NEWTABLE as u16;
-const DEL_TABLE: u16 = libc::NFT_MSG_DELTABLE as u16;
-const NEW_CHAIN: u16 = libc::NFT_MSG_NEWCHAIN as u16;
-const DEL_CHAIN: u16 = libc::NFT_MSG_DELCHAIN as u16;
-const NEW_RULE: u16 = libc::NFT_MSG_NEWRULE as u16;
-const DEL_RULE: u16 = libc::NFT_MSG_DELRULE as u16;
-/// Table name: attribute 1 of tables, chains and rules alike.
-const ATTR_TABLE: u16 = 1;
-const ATTR_CHAIN_NAME: u16 = 3;
-const ATTR_RULE_CHAIN: u16 = 2;
-const NEW_GENERATION: u16 = libc::NFT_MSG_NEWGEN as u16;
-const ATTR_PROCESS_NAME: u16 = 3;
 /// How often a watching thread looks whether it is still wanted.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How many of our own last writers are remembered. Notifications are queued while their writer runs, so this only
 /// has to outlast the watching thread's backlog.
 const WRITERS: usize = 64;
@@ -40,7 +27,7 @@ pub struct Writers(Mutex<Known>);
 struct Known {
     ports: VecDeque<u32>,
     /// Of the sockets that watch for others.
-    ears: Vec<Ears>,
+    filters: Vec<PortFilter>,
 }
 
 impl Writers {
@@ -50,11 +37,11 @@ impl Writers {
             known.ports.pop_front();
         }
         known.ports.push_back(pid);
-        known.ears.retain(|ears| ears.ignore(pid));
+        known.filters.retain(|filter| filter.ignore(pid));
     }
 
-    fn listen(&self, ears: Ears) {
-        self.known().ears.push(ears);
+    fn watch_with(&self, filter: PortFilter) {
+        self.known().filters.push(filter);
     }
 
     fn contains(&self, port: u32) -> bool {
@@ -67,7 +54,7 @@ impl Writers {
 }
 
 /// A change that was not ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// A table came or went.
     Table { ip: Ip, table: &'a str, gone: bool },
@@ -87,7 +74,7 @@ pub enum Change<'a> {
         gone: bool,
     },
     /// All changes of one transaction have been told; this process made them.
-    Commit { process: &'a str },
+    Commit { process: String },
     /// More happened than the kernel could tell us.
     Overrun,
 }
@@ -108,62 +95,52 @@ impl Drop for Watch {
 /// made, from now on, from a thread of its own.
 pub fn watch_nft(writers: Arc<Writers>, each: impl Fn(Change<'_>) + Send + 'static) -> Result<Watch, Error> {
     let mut socket = Socket::open(Bus::Netfilter).map_err(Error::Watch)?;
-    socket.subscribe(GROUP_NFTABLES).map_err(Error::Watch)?;
-    socket.set_timeout(Some(LOOK_EVERY)).map_err(Error::Watch)?;
-    writers.listen(socket.ears());
-    run("iptables-watch", move || match socket.receive(true) {
+    socket.subscribe(GROUP).map_err(Error::Watch)?;
+    socket.set_timeout(Some(POLL_INTERVAL)).map_err(Error::Watch)?;
+    writers.watch_with(socket.port_filter());
+    run("iptables-watch", move || match socket.receive(Wait::ForTimeout) {
         Ok(Some(datagram)) => messages(datagram)
             .filter(|message| !writers.contains(message.port))
-            .filter_map(|message| change(&message))
+            .filter_map(|message| change(Notification::read(&message)?))
             .for_each(&each),
         Ok(None) => {}
         Err(error) if error.errno() == Some(libc::ENOBUFS) => each(Change::Overrun),
         Err(netlink::Error::Malformed) => each(Change::Overrun),
-        Err(_) => thread::sleep(LOOK_EVERY),
+        Err(_) => thread::sleep(POLL_INTERVAL),
     })
 }
 
-fn change<'a>(message: &Message<'a>) -> Option<Change<'a>> {
-    if message.kind >> 8 != SUBSYS_NFTABLES {
-        return None;
-    }
-    let attrs = message.netfilter_attrs();
-    let text = |kind| attrs.get(kind).and_then(|attr| attr.str());
-    let kind = message.kind & 0xff;
-    if kind == NEW_GENERATION {
-        return Some(Change::Commit {
-            process: text(ATTR_PROCESS_NAME).unwrap_or_default(),
-        });
-    }
-    let ip = match i32::from(message.netfilter_family()) {
-        libc::NFPROTO_IPV4 => Ip::V4,
-        libc::NFPROTO_IPV6 => Ip::V6,
-        _ => return None,
+/// What concerns iptables: sets are not its business.
+fn change(notification: Notification<'_>) -> Option<Change<'_>> {
+    let Changed {
+        family,
+        table,
+        object,
+        gone,
+    } = match notification {
+        Notification::Changed(changed) => changed,
+        Notification::Commit(Generation { process, .. }) => return Some(Change::Commit { process }),
     };
-    let table = text(ATTR_TABLE)?;
-    match kind {
-        NEW_TABLE | DEL_TABLE => Some(Change::Table {
+    let ip = match family {
+        Family::Ip => Ip::V4,
+        Family::Ip6 => Ip::V6,
+    };
+    match object {
+        ChangedObject::Table => Some(Change::Table { ip, table, gone }),
+        ChangedObject::Chain(chain) => Some(Change::Chain {
             ip,
             table,
-            gone: kind == DEL_TABLE,
+            chain,
+            gone,
         }),
-        NEW_CHAIN | DEL_CHAIN => Some(Change::Chain {
+        ChangedObject::Rule { chain, bytes } => Some(Change::Rule {
             ip,
             table,
-            chain: text(ATTR_CHAIN_NAME)?,
-            gone: kind == DEL_CHAIN,
+            chain,
+            bytes,
+            gone,
         }),
-        NEW_RULE | DEL_RULE => {
-            let chain = text(ATTR_RULE_CHAIN)?;
-            Some(Change::Rule {
-                ip,
-                table,
-                chain,
-                bytes: message.after(4),
-                gone: kind == DEL_RULE,
-            })
-        }
-        _ => None,
+        ChangedObject::Set => None,
     }
 }
 

@@ -8,7 +8,7 @@ mod socket;
 mod write;
 
 pub use parse::{Attr, Attrs, Message, Messages, attrs, messages};
-pub use socket::{Bus, Completion, Ears, Socket};
+pub use socket::{Bus, Completion, PortFilter, Socket, Wait};
 pub use write::Writer;
 
 use std::fmt;

@@ -43,11 +43,11 @@ pub enum Bus {
     Generic,
 }
 
-/// Says what a socket is told at all. Does not keep it open.
+/// Filters what a socket is told at all. Does not keep it open.
 #[derive(Debug)]
-pub struct Ears(Weak<OwnedFd>);
+pub struct PortFilter(Weak<OwnedFd>);
 
-impl Ears {
+impl PortFilter {
     /// From now on the kernel drops every notification of changes that this port made, and no others, before they are
     /// queued: hearing of a large change takes longer than making it ready. Says whether the socket is still there.
     pub fn ignore(&self, port: u32) -> bool {
@@ -83,6 +83,14 @@ impl Ears {
         }
         true
     }
+}
+
+/// Whether to wait for a datagram that is not there yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    No,
+    /// As long as [`Socket::set_timeout`] said.
+    ForTimeout,
 }
 
 /// How a dump ended.
@@ -155,8 +163,8 @@ impl Socket {
     }
 
     /// A handle by which another thread can make this socket ignore somebody.
-    pub fn ears(&self) -> Ears {
-        Ears(Arc::downgrade(&self.fd))
+    pub fn port_filter(&self) -> PortFilter {
+        PortFilter(Arc::downgrade(&self.fd))
     }
 
     /// The next sequence number: never zero, never used twice in a row.
@@ -195,10 +203,10 @@ impl Socket {
         }
     }
 
-    /// The next datagram; `None` when none came in time (with `wait`) or none is there (without).
-    pub fn receive(&mut self, wait: bool) -> Result<Option<&[u8]>, Error> {
+    /// The next datagram; `None` when none came in time.
+    pub fn receive(&mut self, wait: Wait) -> Result<Option<&[u8]>, Error> {
         let mut flags = RecvFlags::TRUNC;
-        flags.set(RecvFlags::DONTWAIT, !wait);
+        flags.set(RecvFlags::DONTWAIT, wait == Wait::No);
         match retry(|| rustix::net::recv(&self.fd, &mut self.buffer[..], flags).map(|(_, length)| length)) {
             Ok(length) => self.buffer.get(..length).map(Some).ok_or(Error::Malformed),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -252,10 +260,10 @@ impl Socket {
     /// Sends a batch whose messages ask for no acknowledgement, and collects what the kernel refused.
     /// The kernel works through a batch before `send` returns, so nothing is waited for.
     pub fn transact(&mut self, writer: &Writer) -> Result<Vec<Refusal>, Error> {
-        while self.receive(false)?.is_some() {}
+        while self.receive(Wait::No)?.is_some() {}
         self.send(writer)?;
         let mut refused = Vec::new();
-        while let Some(datagram) = self.receive(false)? {
+        while let Some(datagram) = self.receive(Wait::No)? {
             for message in messages(datagram).filter(|message| message.kind == MSG_ERROR) {
                 if let Err(Error::Refused(refusal)) = acknowledgement(&message) {
                     refused.push(refusal);
@@ -272,7 +280,7 @@ impl Socket {
         body: impl FnOnce(&mut Writer),
         mut each: impl FnMut(Message<'_>),
     ) -> Result<Completion, Error> {
-        while self.receive(false)?.is_some() {} // leftovers of an exchange that failed half-way
+        while self.receive(Wait::No)?.is_some() {} // leftovers of an exchange that failed half-way
         let seq = self.next_seq();
         let mut writer = Writer::with_capacity(256);
         writer.message(kind, flags, seq, body);
@@ -280,7 +288,7 @@ impl Socket {
         let mut completion = Completion::Whole;
         loop {
             let datagram = self
-                .receive(true)?
+                .receive(Wait::ForTimeout)?
                 .ok_or_else(|| Error::Receive(io::ErrorKind::TimedOut.into()))?;
             for message in messages(datagram).filter(|message| message.seq == seq) {
                 if message.flags & FLAG_DUMP_INTERRUPTED != 0 {

@@ -1,6 +1,9 @@
 //! What the kernel answers, back into values. What we would not have written becomes [`Expr::Unknown`] or `None`,
 //! never an error: others may write into our table what they like, we only have to notice.
 
+use super::attr::{
+    bitwise, cmp, ct, dynset, fib, immediate, lookup, masq, meta, nat, numgen, payload, reject,
+};
 use super::bytes::{Data, Key};
 use super::client::Counter;
 use super::expr::{
@@ -141,12 +144,12 @@ pub(super) fn element(item: &Attr<'_>) -> Option<(Element, Option<Counter>)> {
 
 fn counter(expr: Attrs<'_>) -> Option<Counter> {
     let body = expr
-        .get(code::BODY)
-        .filter(|_| expr.get(code::NAME).and_then(|name| name.str()) == Some("counter"));
+        .get(attr::EXPR_BODY)
+        .filter(|_| expr.get(attr::EXPR_NAME).and_then(|name| name.str()) == Some("counter"));
     let body = body?.nested();
     Some(Counter {
-        bytes: body.get(1)?.be64()?,
-        packets: body.get(2)?.be64()?,
+        bytes: body.get(attr::COUNTER_BYTES)?.be64()?,
+        packets: body.get(attr::COUNTER_PACKETS)?.be64()?,
     })
 }
 
@@ -157,10 +160,10 @@ fn verdict(all: Attrs<'_>) -> Option<Verdict> {
 
 fn expression(all: Attrs<'_>) -> Expr {
     let name = all
-        .get(code::NAME)
+        .get(attr::EXPR_NAME)
         .and_then(|name| name.str())
         .unwrap_or_default();
-    let body = all.get(code::BODY).map_or(attrs(&[]), |body| body.nested());
+    let body = all.get(attr::EXPR_BODY).map_or(attrs(&[]), |body| body.nested());
     Body(body)
         .read(name)
         .unwrap_or_else(|| Expr::Unknown(name.into()))
@@ -189,85 +192,74 @@ impl<'a> Body<'a> {
     fn read(&self, name: &str) -> Option<Expr> {
         match name {
             "payload" => Some(Expr::Payload {
-                base: PayloadBase::from_number(self.number(2)?)?,
-                offset: self.number(3)?,
-                length: self.number(4)?,
-                to: self.register(1)?,
+                base: PayloadBase::from_number(self.number(payload::BASE)?)?,
+                offset: self.number(payload::OFFSET)?,
+                length: self.number(payload::LENGTH)?,
+                to: self.register(payload::TO)?,
             }),
-            "meta" => {
-                let key = MetaKey::from_number(self.number(2)?)?;
-                match self.register(1) {
-                    Some(to) => Some(Expr::Meta { key, to }),
-                    None => Some(Expr::SetMeta {
-                        key,
-                        from: self.register(3)?,
-                    }),
-                }
-            }
+            "meta" => self.meta(),
             "ct" => Some(Expr::Ct {
-                key: CtKey::from_number(self.number(2)?)?,
-                to: self.register(1)?,
+                key: CtKey::from_number(self.number(ct::KEY)?)?,
+                to: self.register(ct::TO)?,
             }),
-            "fib" => (self.number(2)? == code::FIB_RESULT_TYPE).then_some(Expr::FibType {
-                flags: FibFlags::from_number(self.number(3)?)?,
-                to: self.register(1)?,
+            "fib" => (self.number(fib::RESULT)? == code::FIB_RESULT_TYPE).then_some(Expr::FibType {
+                flags: FibFlags::from_number(self.number(fib::FLAGS)?)?,
+                to: self.register(fib::TO)?,
             }),
-            "numgen" => (self.number(3)? == code::NUMGEN_RANDOM).then_some(Expr::Numgen {
-                modulus: self.number(2)?,
-                offset: self.number(4).unwrap_or(0),
-                to: self.register(1)?,
+            "numgen" => (self.number(numgen::TYPE)? == code::NUMGEN_RANDOM).then_some(Expr::Numgen {
+                modulus: self.number(numgen::MODULUS)?,
+                offset: self.number(numgen::OFFSET).unwrap_or(0),
+                to: self.register(numgen::TO)?,
             }),
             "cmp" => Some(Expr::Compare {
-                op: Op::from_number(self.number(2)?)?,
-                from: self.register(1)?,
-                data: self.data(3)?,
+                op: Op::from_number(self.number(cmp::OP)?)?,
+                from: self.register(cmp::FROM)?,
+                data: self.data(cmp::DATA)?,
             }),
             "bitwise" => Some(Expr::Bitwise {
-                from: self.register(1)?,
-                to: self.register(2)?,
-                mask: self.data(4)?,
-                xor: self.data(5)?,
+                from: self.register(bitwise::FROM)?,
+                to: self.register(bitwise::TO)?,
+                mask: self.data(bitwise::MASK)?,
+                xor: self.data(bitwise::XOR)?,
             }),
-            "immediate" => match self.number(1)? {
-                VERDICT_REGISTER => {
-                    let data = self.0.get(2)?.nested().get(attr::DATA_VERDICT)?;
-                    verdict(data.nested()).map(Expr::Verdict)
-                }
-                _ => Some(Expr::Load {
-                    to: self.register(1)?,
-                    data: self.data(2)?,
-                }),
-            },
+            "immediate" => self.immediate(),
             "lookup" => self.lookup(),
             "nat" => self.dnat(),
-            "masq" => {
-                let flags = self.number(1).unwrap_or(0);
-                let plain = self.number(2).is_none() && flags & !code::MASQUERADE_FULLY_RANDOM == 0;
-                plain.then_some(Expr::Masquerade {
-                    fully_random: flags != 0,
-                })
-            }
-            "reject" => (self.number(1)? == code::REJECT_ICMP).then_some(Expr::Reject {
-                code: self.0.get(2)?.u8()?,
+            "masq" => self.masquerade(),
+            "reject" => (self.number(reject::TYPE)? == code::REJECT_ICMP).then_some(Expr::Reject {
+                code: self.0.get(reject::ICMP_CODE)?.u8()?,
             }),
-            "dynset" => {
-                let plain = self.number(3)? == code::DYNSET_UPDATE
-                    && self.0.get(5).is_none()
-                    && self.0.get(7).is_none();
-                plain.then_some(Expr::Update {
-                    set: self.text(1)?,
-                    key: self.register(4)?,
-                    timeout: self.0.get(6).and_then(|timeout| timeout.be64()).unwrap_or(0),
-                })
-            }
+            "dynset" => self.update(),
             _ => None,
         }
     }
 
+    fn meta(&self) -> Option<Expr> {
+        let key = MetaKey::from_number(self.number(meta::KEY)?)?;
+        match self.register(meta::TO) {
+            Some(to) => Some(Expr::Meta { key, to }),
+            None => Some(Expr::SetMeta {
+                key,
+                from: self.register(meta::FROM)?,
+            }),
+        }
+    }
+
+    fn immediate(&self) -> Option<Expr> {
+        if self.number(immediate::TO)? == VERDICT_REGISTER {
+            let data = self.0.get(immediate::DATA)?.nested().get(attr::DATA_VERDICT)?;
+            return verdict(data.nested()).map(Expr::Verdict);
+        }
+        Some(Expr::Load {
+            to: self.register(immediate::TO)?,
+            data: self.data(immediate::DATA)?,
+        })
+    }
+
     fn lookup(&self) -> Option<Expr> {
-        let (set, key) = (self.text(1)?, self.register(2)?);
-        let inverted = self.number(5).unwrap_or(0) & code::LOOKUP_INVERTED != 0;
-        match self.number(3) {
+        let (set, key) = (self.text(lookup::SET)?, self.register(lookup::KEY)?);
+        let inverted = self.number(lookup::FLAGS).unwrap_or(0) & code::LOOKUP_INVERTED != 0;
+        match self.number(lookup::TO) {
             None => Some(Expr::Lookup { set, key, inverted }),
             Some(VERDICT_REGISTER) if !inverted => Some(Expr::LookupVerdict { set, key }),
             Some(number) if !inverted => Some(Expr::LookupData {
@@ -280,14 +272,36 @@ impl<'a> Body<'a> {
     }
 
     fn dnat(&self) -> Option<Expr> {
-        let (address, port) = (self.register(3)?, self.register(5)?);
-        let plain = self.number(1)? == code::NAT_TYPE_DNAT
-            && self.register(4).is_none_or(|last| last == address)
-            && self.register(6).is_none_or(|last| last == port);
+        let (address, port) = (self.register(nat::ADDRESS)?, self.register(nat::PORT)?);
+        let plain = self.number(nat::TYPE)? == code::NAT_TYPE_DNAT
+            && self
+                .register(nat::LAST_ADDRESS)
+                .is_none_or(|last| last == address)
+            && self.register(nat::LAST_PORT).is_none_or(|last| last == port);
         plain.then_some(Expr::Dnat {
-            family: self.number(2)? as u8,
+            family: self.number(nat::FAMILY)? as u8,
             address,
             port,
+        })
+    }
+
+    fn masquerade(&self) -> Option<Expr> {
+        let flags = self.number(masq::FLAGS).unwrap_or(0);
+        let plain = self.number(masq::PORT).is_none() && flags & !code::MASQUERADE_FULLY_RANDOM == 0;
+        plain.then_some(Expr::Masquerade {
+            fully_random: flags != 0,
+        })
+    }
+
+    fn update(&self) -> Option<Expr> {
+        let has = |kind: u16| self.0.get(kind).is_some();
+        let plain =
+            self.number(dynset::OP)? == code::DYNSET_UPDATE && !has(dynset::DATA) && !has(dynset::EXPR);
+        let timeout = self.0.get(dynset::TIMEOUT);
+        plain.then_some(Expr::Update {
+            set: self.text(dynset::SET)?,
+            key: self.register(dynset::KEY)?,
+            timeout: timeout.and_then(|timeout| timeout.be64()).unwrap_or(0),
         })
     }
 }

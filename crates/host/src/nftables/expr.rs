@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::attr;
+use super::attr::{
+    self, bitwise, cmp, ct, dynset, fib, immediate, lookup, masq, meta, nat, numgen, payload, reject,
+};
 use crate::netlink::Writer;
 
 /// A register, counted in words of four bytes. The kernel has sixteen.
@@ -273,10 +275,8 @@ pub enum Expr {
     Unknown(Box<str>),
 }
 
-/// Names of expressions and their attributes.
+/// Values of attributes of expressions.
 pub(super) mod code {
-    pub(in super::super) const NAME: u16 = 1;
-    pub(in super::super) const BODY: u16 = 2;
     pub(in super::super) const NAT_TYPE_DNAT: u32 = 1;
     pub(in super::super) const MASQUERADE_FULLY_RANDOM: u32 = 1 << 4;
     pub(in super::super) const REJECT_ICMP: u32 = 0;
@@ -308,101 +308,112 @@ impl Expr {
 
     pub(super) fn encode(&self, w: &mut Writer) {
         w.nest(attr::LIST_ITEM, |w| {
-            w.str(code::NAME, self.name());
-            w.nest(code::BODY, |w| self.encode_body(w));
+            w.str(attr::EXPR_NAME, self.name());
+            w.nest(attr::EXPR_BODY, |w| self.encode_body(w));
         });
     }
 
     fn encode_body(&self, w: &mut Writer) {
-        let words = |w: &mut Writer, values: &[u32]| {
-            for (index, value) in values.iter().enumerate() {
-                w.be32(index as u16 + 1, *value);
-            }
-        };
-        let data =
-            |w: &mut Writer, kind: u16, bytes: &[u8]| w.nest(kind, |w| w.attr(attr::DATA_VALUE, bytes));
         match self {
             Self::Payload {
                 base,
                 offset,
                 length,
                 to,
-            } => words(w, &[to.number(), base.number(), *offset, *length]),
-            Self::Meta { key, to } => words(w, &[to.number(), key.number()]),
-            Self::SetMeta { key, from } => {
-                w.be32(2, key.number());
-                w.be32(3, from.number());
-            }
-            Self::Ct { key, to } => words(w, &[to.number(), key.number()]),
-            Self::FibType { flags, to } => words(w, &[to.number(), code::FIB_RESULT_TYPE, flags.number()]),
-            Self::Numgen { modulus, offset, to } => {
-                words(w, &[to.number(), *modulus, code::NUMGEN_RANDOM, *offset]);
-            }
-            Self::Compare {
-                op,
-                from,
-                data: bytes,
             } => {
-                words(w, &[from.number(), op.number()]);
-                data(w, 3, bytes);
+                w.be32(payload::TO, to.number());
+                w.be32(payload::BASE, base.number());
+                w.be32(payload::OFFSET, *offset);
+                w.be32(payload::LENGTH, *length);
+            }
+            Self::Meta { key, to } => numbers(w, [(meta::TO, to.number()), (meta::KEY, key.number())]),
+            Self::SetMeta { key, from } => {
+                numbers(w, [(meta::KEY, key.number()), (meta::FROM, from.number())])
+            }
+            Self::Ct { key, to } => numbers(w, [(ct::TO, to.number()), (ct::KEY, key.number())]),
+            Self::FibType { flags, to } => {
+                numbers(w, [(fib::TO, to.number()), (fib::RESULT, code::FIB_RESULT_TYPE)]);
+                w.be32(fib::FLAGS, flags.number());
+            }
+            Self::Numgen { modulus, offset, to } => {
+                numbers(w, [(numgen::TO, to.number()), (numgen::MODULUS, *modulus)]);
+                numbers(
+                    w,
+                    [(numgen::TYPE, code::NUMGEN_RANDOM), (numgen::OFFSET, *offset)],
+                );
+            }
+            Self::Compare { op, from, data } => {
+                numbers(w, [(cmp::FROM, from.number()), (cmp::OP, op.number())]);
+                value(w, cmp::DATA, data);
             }
             Self::Bitwise { from, to, mask, xor } => {
-                words(w, &[from.number(), to.number(), mask.len() as u32]);
-                data(w, 4, mask);
-                data(w, 5, xor);
+                numbers(w, [(bitwise::FROM, from.number()), (bitwise::TO, to.number())]);
+                w.be32(bitwise::LENGTH, mask.len() as u32);
+                value(w, bitwise::MASK, mask);
+                value(w, bitwise::XOR, xor);
             }
-            Self::Load { to, data: bytes } => {
-                w.be32(1, to.number());
-                data(w, 2, bytes);
+            Self::Load { to, data } => {
+                w.be32(immediate::TO, to.number());
+                value(w, immediate::DATA, data);
             }
             Self::Verdict(verdict) => {
-                w.be32(1, VERDICT_REGISTER);
-                w.nest(2, |w| verdict.encode(w));
+                w.be32(immediate::TO, VERDICT_REGISTER);
+                w.nest(immediate::DATA, |w| verdict.encode(w));
             }
             Self::Lookup { set, key, inverted } => {
-                w.str(1, set);
-                w.be32(2, key.number());
+                encode_lookup(w, set, *key, None);
                 if *inverted {
-                    w.be32(5, code::LOOKUP_INVERTED);
+                    w.be32(lookup::FLAGS, code::LOOKUP_INVERTED);
                 }
             }
-            Self::LookupData { set, key, to } => {
-                w.str(1, set);
-                words_from(w, 2, &[key.number(), to.number()]);
-            }
-            Self::LookupVerdict { set, key } => {
-                w.str(1, set);
-                words_from(w, 2, &[key.number(), VERDICT_REGISTER]);
-            }
+            Self::LookupData { set, key, to } => encode_lookup(w, set, *key, Some(to.number())),
+            Self::LookupVerdict { set, key } => encode_lookup(w, set, *key, Some(VERDICT_REGISTER)),
             Self::Dnat {
                 family,
                 address,
                 port,
             } => {
-                words(w, &[code::NAT_TYPE_DNAT, u32::from(*family), address.number()]);
-                w.be32(5, port.number());
+                numbers(
+                    w,
+                    [
+                        (nat::TYPE, code::NAT_TYPE_DNAT),
+                        (nat::FAMILY, u32::from(*family)),
+                    ],
+                );
+                numbers(w, [(nat::ADDRESS, address.number()), (nat::PORT, port.number())]);
             }
-            Self::Masquerade { fully_random } => {
-                if *fully_random {
-                    w.be32(1, code::MASQUERADE_FULLY_RANDOM);
-                }
-            }
+            Self::Masquerade { fully_random: true } => w.be32(masq::FLAGS, code::MASQUERADE_FULLY_RANDOM),
+            Self::Masquerade { fully_random: false } | Self::Unknown(_) => {}
             Self::Reject { code: icmp } => {
-                w.be32(1, code::REJECT_ICMP);
-                w.u8(2, *icmp);
+                w.be32(reject::TYPE, code::REJECT_ICMP);
+                w.u8(reject::ICMP_CODE, *icmp);
             }
             Self::Update { set, key, timeout } => {
-                w.str(1, set);
-                words_from(w, 3, &[code::DYNSET_UPDATE, key.number()]);
-                w.be64(6, *timeout);
+                w.str(dynset::SET, set);
+                numbers(
+                    w,
+                    [(dynset::OP, code::DYNSET_UPDATE), (dynset::KEY, key.number())],
+                );
+                w.be64(dynset::TIMEOUT, *timeout);
             }
-            Self::Unknown(_) => {}
         }
     }
 }
 
-fn words_from(w: &mut Writer, first: u16, values: &[u32]) {
-    for (index, value) in values.iter().enumerate() {
-        w.be32(first + index as u16, *value);
+fn numbers(w: &mut Writer, values: [(u16, u32); 2]) {
+    for (kind, value) in values {
+        w.be32(kind, value);
+    }
+}
+
+fn value(w: &mut Writer, kind: u16, bytes: &[u8]) {
+    w.nest(kind, |w| w.attr(attr::DATA_VALUE, bytes));
+}
+
+fn encode_lookup(w: &mut Writer, set: &str, key: Register, to: Option<u32>) {
+    w.str(lookup::SET, set);
+    w.be32(lookup::KEY, key.number());
+    if let Some(to) = to {
+        w.be32(lookup::TO, to);
     }
 }

@@ -3,12 +3,14 @@
 //! Always holds: what is written here can be listed and loaded again by `nft` 1.0.6 and later, and a refused
 //! transaction names the object that caused it.
 
+mod attr;
 mod batch;
 mod bytes;
 mod client;
 mod decode;
 mod expr;
 mod monitor;
+mod notification;
 mod set;
 mod userdata;
 
@@ -16,7 +18,8 @@ pub use batch::{Batch, Object};
 pub use bytes::{Bytes, Data, Key};
 pub use client::{Client, Counter, Error, Generation, TableInfo, kernel_version};
 pub use expr::{CtKey, Expr, FibFlags, MetaKey, Op, PayloadBase, Register, Verdict};
-pub use monitor::{Change, Monitor, Received, Transaction};
+pub use monitor::{Monitor, Received, Transaction};
+pub(crate) use notification::{Changed, GROUP, Notification, Object as ChangedObject};
 pub use set::{DataType, Element, Field, SetDecl, Value};
 pub use userdata::MAX_COMMENT;
 
@@ -149,49 +152,4 @@ mod msg {
     pub(super) const DEL_ELEMENT: u16 = 14;
     pub(super) const NEW_GENERATION: u16 = 15;
     pub(super) const GET_GENERATION: u16 = 16;
-}
-
-/// Attributes; the kernel numbers them anew for each kind of object.
-mod attr {
-    pub(super) const LIST_ITEM: u16 = 1;
-    pub(super) const TABLE_NAME: u16 = 1;
-    pub(super) const TABLE_FLAGS: u16 = 2;
-    pub(super) const TABLE_USERDATA: u16 = 6;
-    pub(super) const CHAIN_TABLE: u16 = 1;
-    pub(super) const CHAIN_NAME: u16 = 3;
-    pub(super) const CHAIN_HOOK: u16 = 4;
-    pub(super) const CHAIN_POLICY: u16 = 5;
-    pub(super) const CHAIN_TYPE: u16 = 7;
-    pub(super) const CHAIN_USERDATA: u16 = 12;
-    pub(super) const HOOK_NUMBER: u16 = 1;
-    pub(super) const HOOK_PRIORITY: u16 = 2;
-    pub(super) const RULE_TABLE: u16 = 1;
-    pub(super) const RULE_CHAIN: u16 = 2;
-    pub(super) const RULE_EXPRESSIONS: u16 = 4;
-    pub(super) const RULE_USERDATA: u16 = 7;
-    pub(super) const SET_TABLE: u16 = 1;
-    pub(super) const SET_NAME: u16 = 2;
-    pub(super) const SET_FLAGS: u16 = 3;
-    pub(super) const SET_KEY_TYPE: u16 = 4;
-    pub(super) const SET_KEY_LEN: u16 = 5;
-    pub(super) const SET_DATA_TYPE: u16 = 6;
-    pub(super) const SET_DATA_LEN: u16 = 7;
-    pub(super) const SET_ID: u16 = 10;
-    pub(super) const SET_USERDATA: u16 = 13;
-    pub(super) const SET_EXPR: u16 = 17;
-    pub(super) const ELEMENTS_TABLE: u16 = 1;
-    pub(super) const ELEMENTS_SET: u16 = 2;
-    pub(super) const ELEMENTS_LIST: u16 = 3;
-    pub(super) const ELEMENT_KEY: u16 = 1;
-    pub(super) const ELEMENT_DATA: u16 = 2;
-    pub(super) const ELEMENT_FLAGS: u16 = 3;
-    pub(super) const ELEMENT_USERDATA: u16 = 6;
-    pub(super) const ELEMENT_EXPR: u16 = 7;
-    pub(super) const DATA_VALUE: u16 = 1;
-    pub(super) const DATA_VERDICT: u16 = 2;
-    pub(super) const VERDICT_CODE: u16 = 1;
-    pub(super) const VERDICT_CHAIN: u16 = 2;
-    pub(super) const GENERATION_ID: u16 = 1;
-    pub(super) const GENERATION_PID: u16 = 2;
-    pub(super) const GENERATION_PROCESS: u16 = 3;
 }

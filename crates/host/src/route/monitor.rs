@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::{Error, NEW_ADDRESS, parse_address};
-use crate::netlink::{Bus, Socket, messages};
+use crate::netlink::{Bus, Socket, Wait, messages};
 
 const GROUP_IPV4_ADDRESS: u32 = 5;
 const GROUP_IPV6_ADDRESS: u32 = 9;
@@ -53,7 +53,7 @@ impl Monitor {
         let timeout = timeout.max(Duration::from_millis(1));
         self.socket.set_timeout(Some(timeout)).map_err(Error::Watch)?;
         let mut changes = Vec::new();
-        let mut wait = true;
+        let mut wait = Wait::ForTimeout;
         loop {
             match self.socket.receive(wait) {
                 Ok(None) => return Ok(changes),
@@ -68,7 +68,9 @@ impl Monitor {
                 Err(error) if error.errno() == Some(libc::ENOBUFS) => changes.push(Change::Missed),
                 Err(error) => return Err(Error::Watch(error)),
             }
-            wait = changes.is_empty();
+            if !changes.is_empty() {
+                wait = Wait::No;
+            }
         }
     }
 }
