@@ -7,6 +7,7 @@ mod chains;
 pub mod iptables;
 pub mod ipvs;
 pub mod nftables;
+mod relay;
 pub mod userspace;
 
 mod error;

@@ -24,11 +24,11 @@ pub struct Arrival {
     pub local: Option<IpAddr>,
 }
 
-/// Makes the kernel say which address each datagram was sent to.
-pub fn want_destinations(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
-    let (level, name) = match v6 {
-        true => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
-        false => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+/// Makes the kernel say which address each datagram was sent to. `at` is where the socket is bound.
+pub fn want_destinations(socket: BorrowedFd<'_>, at: SocketAddr) -> io::Result<()> {
+    let (level, name) = match at {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
     };
     let on: libc::c_int = 1;
     // SAFETY: the pointer and length describe `on`, which lives across the call.
@@ -79,20 +79,31 @@ pub fn send(
         iov_len: data.len(),
     };
     let mut message = header(&mut part, &mut control);
-    let (v4, v6);
-    match peer {
-        SocketAddr::V4(peer) => {
-            v4 = libc::sockaddr_in {
+    let name = Name::of(peer);
+    name.put(&mut message);
+    put_source(&mut message, local);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: `message` points at `name`, `part`, `data` and `control`, which all outlive the call; the
+    // kernel only reads them.
+    result(unsafe { libc::sendmsg(socket.as_raw_fd(), &message, flags) })
+}
+
+/// A peer's address in the kernel's form.
+enum Name {
+    V4(libc::sockaddr_in),
+    V6(libc::sockaddr_in6),
+}
+
+impl Name {
+    fn of(peer: SocketAddr) -> Self {
+        match peer {
+            SocketAddr::V4(peer) => Name::V4(libc::sockaddr_in {
                 sin_family: libc::AF_INET as libc::sa_family_t,
                 sin_port: peer.port().to_be(),
                 sin_addr: in_addr(*peer.ip()),
                 sin_zero: [0; 8],
-            };
-            message.msg_name = (&raw const v4).cast_mut().cast();
-            message.msg_namelen = mem::size_of_val(&v4) as libc::socklen_t;
-        }
-        SocketAddr::V6(peer) => {
-            v6 = libc::sockaddr_in6 {
+            }),
+            SocketAddr::V6(peer) => Name::V6(libc::sockaddr_in6 {
                 sin6_family: libc::AF_INET6 as libc::sa_family_t,
                 sin6_port: peer.port().to_be(),
                 sin6_flowinfo: 0,
@@ -100,11 +111,23 @@ pub fn send(
                     s6_addr: peer.ip().octets(),
                 },
                 sin6_scope_id: peer.scope_id(),
-            };
-            message.msg_name = (&raw const v6).cast_mut().cast();
-            message.msg_namelen = mem::size_of_val(&v6) as libc::socklen_t;
+            }),
         }
     }
+
+    /// Makes a message point at it.
+    fn put(&self, message: &mut libc::msghdr) {
+        let (name, length) = match self {
+            Name::V4(name) => ((&raw const *name).cast_mut().cast(), mem::size_of_val(name)),
+            Name::V6(name) => ((&raw const *name).cast_mut().cast(), mem::size_of_val(name)),
+        };
+        message.msg_name = name;
+        message.msg_namelen = length as libc::socklen_t;
+    }
+}
+
+/// Makes a message leave from an address of ours.
+fn put_source(message: &mut libc::msghdr, local: Option<IpAddr>) {
     match local {
         None => {
             message.msg_control = std::ptr::null_mut();
@@ -116,23 +139,18 @@ pub fn send(
                 ipi_spec_dst: in_addr(local),
                 ipi_addr: in_addr(local),
             };
-            put(&mut message, libc::IPPROTO_IP, libc::IP_PKTINFO, info);
+            put(message, libc::IPPROTO_IP, libc::IP_PKTINFO, info);
         }
         Some(IpAddr::V6(local)) => {
-            let ipi6_addr = libc::in6_addr {
-                s6_addr: local.octets(),
-            };
             let info = libc::in6_pktinfo {
-                ipi6_addr,
+                ipi6_addr: libc::in6_addr {
+                    s6_addr: local.octets(),
+                },
                 ipi6_ifindex: 0,
             };
-            put(&mut message, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
+            put(message, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
         }
     }
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `message` points at the peer's address, `part`, `data` and `control`, which all outlive the call; the
-    // kernel only reads them.
-    result(unsafe { libc::sendmsg(socket.as_raw_fd(), &message, flags) })
 }
 
 fn header(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
@@ -228,7 +246,7 @@ mod tests {
     fn ask(server: &UdpSocket, client: &UdpSocket, at: SocketAddr) {
         server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        want_destinations(server.as_fd(), at.is_ipv6()).unwrap();
+        want_destinations(server.as_fd(), at).unwrap();
         client.send_to(b"ping", at).unwrap();
         server.peek(&mut [0; 8]).unwrap();
         let mut buffer = [0; 16];

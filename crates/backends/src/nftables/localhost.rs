@@ -1,60 +1,38 @@
 //! Node ports on `::1`, for those who ask for them. The kernel translates connections to 127.0.0.1, once it is told
-//! to route that network, but it never takes an answer for `::1` from a real interface. So a small relay listens
-//! there and passes everything on to the node port at the node's own address, where the rules do the rest.
+//! to route that network, but it never takes an answer for `::1` from a real interface. So the relay listens there and
+//! passes everything on to the node port at the node's own address, where the rules do the rest.
 //! TCP and UDP; connections outlive the node port as they would in the kernel.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_model::{Family, NodePorts, Plan, Protocol};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use ferry_model::{Family, NodePorts, Plan, Protocol, Scope, Verdict};
 
-const CONNECT: Duration = Duration::from_secs(5);
+use crate::relay::{Access, Door, Pools, Port, Relay, Serving, Settings, listen};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A UDP client that is silent for so long is forgotten.
-const UDP_IDLE: Duration = Duration::from_secs(60);
+const UDP_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const UDP_CLIENTS: usize = 1024;
-/// Datagrams that wait for their client's socket.
-const UDP_QUEUE: usize = 64;
-const LARGEST_DATAGRAM: usize = 65_536;
-/// After a failure to accept, which is nearly always a lack of file descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A node port, and the address where the kernel serves it.
 type Wanted = BTreeMap<(Protocol, u16), SocketAddr>;
 
-/// The relays that are open.
+/// The node ports that are answered.
 #[derive(Debug, Default)]
 pub(super) struct Relays {
-    runtime: Option<Runtime>,
-    open: BTreeMap<(Protocol, u16), Relay>,
+    open: BTreeMap<(Protocol, u16), Opened>,
+    relay: Option<Relay>,
 }
 
 #[derive(Debug)]
-struct Relay {
+struct Opened {
+    serving: Serving,
+    port: Arc<Port>,
     target: SocketAddr,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Drop for Relays {
-    fn drop(&mut self) {
-        self.open.clear();
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 /// The node ports of a plan that a client on this node can reach through `::1`.
@@ -81,122 +59,133 @@ pub(super) fn wanted(plan: &Plan) -> Wanted {
 impl Relays {
     /// Opens what is wanted and closes what is not; tells what could not be opened.
     pub(super) fn set(&mut self, wanted: &Wanted) -> Vec<String> {
-        self.open
-            .retain(|key, relay| wanted.get(key) == Some(&relay.target));
+        for (_, opened) in self.open.extract_if(.., |key, _| !wanted.contains_key(key)) {
+            if let Some(relay) = &self.relay {
+                relay.stop(opened.serving);
+            }
+        }
         let mut warnings = Vec::new();
         for (&(protocol, port), &target) in wanted {
-            if self.open.contains_key(&(protocol, port)) {
-                continue;
-            }
-            match self.relay(protocol, port, target) {
-                Ok(relay) => drop(self.open.insert((protocol, port), relay)),
-                Err(error) => warnings.push(format!(
-                    "node port {port}/{protocol} is not answered on ::1: {error}"
-                )),
+            match self.open.get_mut(&(protocol, port)) {
+                Some(opened) if opened.target == target => {}
+                // Those who are connected stay where they are.
+                Some(opened) => {
+                    opened.port.balancer.update(&pool(target), None);
+                    opened.target = target;
+                }
+                None => match self.open(protocol, port, target) {
+                    Ok(opened) => drop(self.open.insert((protocol, port), opened)),
+                    Err(error) => warnings.push(format!(
+                        "node port {port}/{protocol} is not answered on ::1: {error}"
+                    )),
+                },
             }
         }
         warnings
     }
 
     /// Sockets are opened here, on the caller's thread, and so in its network namespace.
-    fn relay(&mut self, protocol: Protocol, port: u16, target: SocketAddr) -> io::Result<Relay> {
-        let runtime = match &mut self.runtime {
-            Some(runtime) => runtime,
-            none => none.insert(
-                tokio::runtime::Builder::new_multi_thread()
-                    .worker_threads(1)
-                    .thread_name("localhost-relay")
-                    .enable_all()
-                    .build()?,
-            ),
+    fn open(&mut self, protocol: Protocol, port: u16, target: SocketAddr) -> io::Result<Opened> {
+        let relay = match &mut self.relay {
+            Some(relay) => relay,
+            none => none.insert(Relay::start(settings())?),
         };
-        let at = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
-        let _inside = runtime.enter();
-        let task = match protocol {
-            Protocol::Udp => {
-                let socket = std::net::UdpSocket::bind(at)?;
-                socket.set_nonblocking(true)?;
-                runtime.spawn(relay_udp(Arc::new(UdpSocket::from_std(socket)?), target))
-            }
-            Protocol::Tcp | Protocol::Sctp => {
-                let listener = std::net::TcpListener::bind(at)?;
-                listener.set_nonblocking(true)?;
-                runtime.spawn(relay_tcp(TcpListener::from_std(listener)?, target))
-            }
-        };
-        Ok(Relay { target, task })
+        let listening = listen(protocol, SocketAddr::from((Ipv6Addr::LOCALHOST, port)))?;
+        let port = Arc::new(Port::default());
+        port.balancer.update(&pool(target), None);
+        let door = Door::new(port.clone(), Access::open(Verdict::Forward(Scope::Cluster)));
+        let serving = relay.serve(listening, door, Vec::new())?;
+        Ok(Opened {
+            serving,
+            port,
+            target,
+        })
     }
 }
 
-async fn relay_tcp(listener: TcpListener, target: SocketAddr) {
-    loop {
-        match listener.accept().await {
-            Ok((mut client, _)) => {
-                tokio::spawn(async move {
-                    if let Ok(Ok(mut server)) = timeout(CONNECT, TcpStream::connect(target)).await {
-                        // How a connection ends is between its ends.
-                        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-                    }
-                });
-            }
-            Err(_) => tokio::time::sleep(PAUSE).await,
+fn settings() -> Settings {
+    Settings {
+        threads: 1,
+        max_sessions: UDP_CLIENTS,
+        udp_idle: UDP_IDLE_TIMEOUT,
+        dial: vec![CONNECT_TIMEOUT],
+        drain: None,
+        ..Settings::default()
+    }
+}
+
+fn pool(target: SocketAddr) -> Pools {
+    Pools {
+        cluster: vec![target],
+        local: Vec::new(),
+        known: vec![target],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(30);
+
+    fn free_port() -> u16 {
+        let socket = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+        socket.local_addr().unwrap().port()
+    }
+
+    fn connect(port: u16) -> TcpStream {
+        let client = TcpStream::connect((Ipv6Addr::LOCALHOST, port)).unwrap();
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
+        client
+    }
+
+    #[test]
+    fn a_node_port_follows_its_target_and_connections_stay() {
+        let servers = [(); 2].map(|()| TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap());
+        let [first, second] = servers.each_ref().map(|server| server.local_addr().unwrap());
+        let key = (Protocol::Tcp, free_port());
+        let mut relays = Relays::default();
+        assert_eq!(relays.set(&Wanted::from([(key, first)])), [""; 0]);
+        let mut old = connect(key.1);
+        let (mut serving, _) = servers[0].accept().unwrap();
+        assert_eq!(relays.set(&Wanted::from([(key, second)])), [""; 0]);
+        let _new = connect(key.1);
+        servers[1].accept().unwrap();
+
+        // Closed at once for others, and not for those who are connected.
+        assert_eq!(relays.set(&Wanted::new()), [""; 0]);
+        TcpListener::bind((Ipv6Addr::LOCALHOST, key.1)).unwrap();
+        serving.write_all(b"on").unwrap();
+        let mut answer = [0; 2];
+        old.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"on");
+    }
+
+    #[test]
+    fn datagrams_go_there_and_back_and_a_taken_port_is_told() {
+        let server = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+        let key = (Protocol::Udp, free_port());
+        let wanted = Wanted::from([(key, server.local_addr().unwrap())]);
+        let taken = UdpSocket::bind((Ipv6Addr::LOCALHOST, key.1)).unwrap();
+        let mut relays = Relays::default();
+        let told = relays.set(&wanted);
+        assert!(told[0].contains("is not answered on ::1"), "{told:?}");
+        drop(taken);
+        assert_eq!(relays.set(&wanted), [""; 0]);
+        let client = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+        for socket in [&client, &server] {
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         }
-    }
-}
-
-async fn relay_udp(socket: Arc<UdpSocket>, target: SocketAddr) {
-    let mut clients: HashMap<SocketAddr, mpsc::Sender<Vec<u8>>> = HashMap::new();
-    let mut buffer = vec![0; LARGEST_DATAGRAM];
-    loop {
-        let Ok((length, client)) = socket.recv_from(&mut buffer).await else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        let datagram = buffer[..length].to_vec();
-        let known = clients.get(&client).filter(|queue| !queue.is_closed());
-        let queue = match known {
-            Some(queue) => queue,
-            None => {
-                clients.retain(|_, queue| !queue.is_closed());
-                if clients.len() >= UDP_CLIENTS {
-                    continue;
-                }
-                let (queue, waiting) = mpsc::channel(UDP_QUEUE);
-                tokio::spawn(serve_udp(Arc::clone(&socket), client, target, waiting));
-                clients.entry(client).insert_entry(queue).into_mut()
-            }
-        };
-        // A full queue loses datagrams, as networks do.
-        let _ = queue.try_send(datagram);
-    }
-}
-
-/// One client's datagrams, there and back, until it has been silent for a while.
-async fn serve_udp(
-    socket: Arc<UdpSocket>,
-    client: SocketAddr,
-    target: SocketAddr,
-    mut waiting: mpsc::Receiver<Vec<u8>>,
-) {
-    let Ok(server) = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).await else {
-        return;
-    };
-    if server.connect(target).await.is_err() {
-        return;
-    }
-    let mut buffer = vec![0; LARGEST_DATAGRAM];
-    loop {
-        tokio::select! {
-            datagram = waiting.recv() => match datagram {
-                Some(datagram) => drop(server.send(&datagram).await),
-                None => return,
-            },
-            answer = server.recv(&mut buffer) => {
-                if let Ok(length) = answer {
-                    drop(socket.send_to(&buffer[..length], client).await);
-                }
-            },
-            () = tokio::time::sleep(UDP_IDLE) => return,
-        }
+        client.connect((Ipv6Addr::LOCALHOST, key.1)).unwrap();
+        client.send(b"there").unwrap();
+        let mut buffer = [0; 8];
+        let (length, relay) = server.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"there");
+        server.send_to(b"back", relay).unwrap();
+        let length = client.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"back");
     }
 }

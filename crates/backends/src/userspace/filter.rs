@@ -9,7 +9,7 @@ use ferry_model::Verdict;
 use ipnet::IpNet;
 use socket2::SockFilter;
 
-use super::access::Access;
+use crate::relay::Access;
 
 const LOAD_WORD: u16 = 0x20;
 const AND: u16 = 0x54;
@@ -158,8 +158,8 @@ mod tests {
     use ferry_model::Scope;
     use proptest::prelude::*;
 
-    use super::super::access::Home;
     use super::*;
+    use crate::relay::Home;
 
     /// Runs a program as the kernel would, on the addresses of a packet.
     fn passes(code: &[Instruction], source: IpAddr, destination: IpAddr) -> bool {

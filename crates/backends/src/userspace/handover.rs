@@ -26,9 +26,9 @@ use rustix::net::{
     SendFlags,
 };
 
-use super::relay::SessionRecord;
 use super::ruleset::DoorName;
 use super::wire::{self, FamilyPort, Record, SocketName};
+use crate::relay::SessionRecord;
 
 const TAKEN: &[u8] = b"taken\n";
 /// How long either side waits for the other to say the next thing.

@@ -9,10 +9,8 @@ use ferry_model::{
 };
 use ipnet::IpNet;
 
-use super::access::{Access, Home};
-use super::balancer::Pools;
-use super::relay::PortOptions;
 use super::ruleset::{DoorRule, Frontend, Ingress, Place, PortRule, Way};
+use crate::relay::{Access, Home, Pools, PortOptions};
 
 /// Who counts as a client of this node, for every service of a family.
 pub(super) fn home(node: &NodeFamily) -> Arc<Home> {

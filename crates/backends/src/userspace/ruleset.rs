@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use ferry_model::{Family, PortName};
 
-use super::access::Access;
-use super::balancer::Pools;
-use super::relay::PortOptions;
+use crate::relay::{Access, Pools, PortOptions};
 
 /// How traffic gets to the relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use ferry_model::{Protocol, Verdict};
 use socket2::{SockRef, Type};
 
-use crate::userspace::access::Access;
-use crate::userspace::filter;
-use crate::userspace::relay::{
-    Door, Listening, Port, Relay, Serving, SessionRecord, adopt, hold, listen, set_filter,
+use crate::relay::{
+    Access, Door, Listening, Port, Relay, Serving, SessionRecord, adopt, hold, listen, set_filter,
 };
+use crate::userspace::filter;
 use crate::userspace::ruleset::{DoorName, DoorRule};
 
 /// What a door does with those who come.

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use ferry_model::{Family, Plan};
 
 use super::handover::{self, Offering, Predecessor};
-use super::relay::{Relay, Settings};
 use super::ruleset::Ingress;
+use crate::relay::{Relay, Settings};
 use crate::{Alarm, Applied, Backend, Error, Traffic};
 use state::State;
 

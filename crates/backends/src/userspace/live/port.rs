@@ -10,10 +10,10 @@ use std::time::Duration;
 use ferry_model::{Family, PortName, Protocol};
 
 use super::door::LiveDoor;
+use crate::relay::{Port, Relay, hold};
 use crate::userspace::handover::Transfer;
 use crate::userspace::loopback::Loopback;
 use crate::userspace::ports::Ports;
-use crate::userspace::relay::{Port, Relay, hold};
 use crate::userspace::render::any;
 use crate::userspace::ruleset::{DoorName, DoorRule, Frontend, Ingress, Place, PortRule};
 use crate::userspace::wire::SocketName;

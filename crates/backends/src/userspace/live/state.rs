@@ -15,11 +15,11 @@ use ferry_model::{
 use super::port::{Leaving, LivePort, Means};
 use super::rules::Rules;
 use super::{Options, RETRY_INTERVAL};
+use crate::relay::Relay;
 use crate::userspace::handover::Transfer;
 use crate::userspace::loopback::Loopback;
 use crate::userspace::portals::{self, Listen, Rule};
 use crate::userspace::ports::Ports;
-use crate::userspace::relay::Relay;
 use crate::userspace::render;
 use crate::userspace::ruleset::{Frontend, Ingress, PortRule};
 use crate::userspace::wire::SocketName;

@@ -88,9 +88,10 @@ impl Pipes {
     /// Takes an empty pipe back.
     pub(super) fn give_back(&self, pipe: Pipe) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        match idle.len() < KEPT {
-            true => idle.push(pipe),
-            false => self.discard(pipe),
+        if idle.len() < KEPT {
+            idle.push(pipe);
+        } else {
+            self.discard(pipe);
         }
     }
 

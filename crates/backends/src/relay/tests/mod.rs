@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 use ferry_model::{Protocol, Scope, Verdict};
 
 use super::*;
-use crate::userspace::balancer::Pools;
-use crate::userspace::traffic::Totals;
+use crate::relay::traffic::Totals;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "never came: {what}");
         thread::sleep(Duration::from_millis(2));
@@ -77,7 +76,7 @@ impl Bench {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.at).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 

@@ -15,10 +15,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::error::Elapsed;
 
+use super::balancer::Lease;
 use super::proxy_protocol;
 use super::pump::Pump;
 use super::{Door, Shared, is_exhaustion, reset_on_close, sockets};
-use crate::userspace::balancer::Lease;
 
 /// How long accepting pauses when the process or the machine is out of files or memory; doubled up to the second.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);

@@ -80,7 +80,7 @@ pub(crate) fn listen(protocol: ferry_model::Protocol, address: SocketAddr) -> io
             // A smaller buffer than wished for works too, only not as well.
             let _ = socket.set_recv_buffer_size(UDP_BUFFER);
             socket.bind(&address.into())?;
-            ferry_host::datagram::want_destinations(socket.as_fd(), address.is_ipv6())?;
+            ferry_host::datagram::want_destinations(socket.as_fd(), address)?;
             Ok(Listening::Udp(socket.into()))
         }
         ferry_model::Protocol::Sctp => Err(unsupported()),
@@ -105,10 +105,7 @@ pub(super) fn tune_tcp(socket: &Socket) -> io::Result<()> {
 /// A TCP socket that is bound but does not listen does that, once it no longer agrees to share its address. A UDP socket
 /// does it when it is connected to nobody in particular: it takes no datagram of anybody else, so the kernel answers
 /// that the port is unreachable.
-pub(in crate::userspace) fn hold(
-    protocol: ferry_model::Protocol,
-    address: SocketAddr,
-) -> io::Result<OwnedFd> {
+pub(crate) fn hold(protocol: ferry_model::Protocol, address: SocketAddr) -> io::Result<OwnedFd> {
     match protocol {
         ferry_model::Protocol::Tcp => {
             let socket = new(address, Type::STREAM)?;
@@ -132,7 +129,7 @@ pub(in crate::userspace) fn hold(
 }
 
 /// Goes on with a socket of a predecessor, if it is bound to that address and does, or can be made to, listen.
-pub(in crate::userspace) fn adopt(socket: OwnedFd, wanted: SocketAddr) -> Option<Listening> {
+pub(crate) fn adopt(socket: OwnedFd, wanted: SocketAddr) -> Option<Listening> {
     let socket = Socket::from(socket);
     let local = socket.local_addr().ok()?.as_socket()?;
     if local.ip() != wanted.ip() || (wanted.port() != 0 && local.port() != wanted.port()) {
@@ -151,10 +148,7 @@ pub(in crate::userspace) fn adopt(socket: OwnedFd, wanted: SocketAddr) -> Option
 }
 
 /// Makes the kernel drop packets that do not pass the filter, without an answer; none lets all of them through.
-pub(in crate::userspace) fn set_filter(
-    socket: BorrowedFd<'_>,
-    filter: Option<&[SockFilter]>,
-) -> io::Result<()> {
+pub(crate) fn set_filter(socket: BorrowedFd<'_>, filter: Option<&[SockFilter]>) -> io::Result<()> {
     let socket = socket2::SockRef::from(&socket);
     match filter {
         Some(filter) => socket.attach_filter(filter),

@@ -68,7 +68,7 @@ impl Target {
     }
 
     /// Returns when the connections to this endpoint have to end.
-    pub(super) async fn cut(&self) {
+    pub(crate) async fn cut(&self) {
         let cutting = self.cutting.notified();
         if !self.cut.load(Relaxed) {
             cutting.await;
@@ -76,19 +76,19 @@ impl Target {
     }
 
     /// Which departure this is, for `cut_since`; none while the endpoint is there.
-    pub(super) fn departure(&self) -> Option<usize> {
+    pub(crate) fn departure(&self) -> Option<usize> {
         self.is_gone().then(|| self.departures.load(Relaxed))
     }
 
     /// Ends every connection, unless the endpoint came back after that departure.
-    pub(super) fn cut_since(&self, departure: usize) {
+    pub(crate) fn cut_since(&self, departure: usize) {
         if self.departure() == Some(departure) {
             self.cut.store(true, Relaxed);
             self.cutting.notify_waiters();
         }
     }
 
-    pub(super) fn failed(&self, now: Instant) {
+    pub(crate) fn failed(&self, now: Instant) {
         let failures = self.failures.fetch_add(1, Relaxed).min(16) as u32;
         let pause = FIRST_SUSPICION
             .saturating_mul(1 << failures)
@@ -97,7 +97,7 @@ impl Target {
         self.suspect_until.store(until.as_millis() as u64, Relaxed);
     }
 
-    pub(super) fn answered(&self) {
+    pub(crate) fn answered(&self) {
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
             self.suspect_until.store(0, Relaxed);
@@ -122,10 +122,10 @@ impl Target {
 
 /// Counts one connection to a target for as long as it lives.
 #[derive(Debug)]
-pub(super) struct Lease(pub(super) Arc<Target>);
+pub(crate) struct Lease(pub(crate) Arc<Target>);
 
 impl Lease {
-    pub(super) fn new(target: Arc<Target>) -> Self {
+    pub(crate) fn new(target: Arc<Target>) -> Self {
         target.open.fetch_add(1, Relaxed);
         Lease(target)
     }
@@ -262,13 +262,13 @@ impl Balancer {
 
     /// Takes leave of every endpoint, when no door leads here any more; returns those that were there. A client that
     /// came in before that still finds one.
-    pub(super) fn retire(&self) -> Vec<Arc<Target>> {
+    pub(crate) fn retire(&self) -> Vec<Arc<Target>> {
         let state = self.state();
         let there = state.targets.values().filter(|target| !target.is_gone());
         there.inspect(|target| target.leave()).cloned().collect()
     }
 
-    /// Chooses the endpoint of a new connection. `tried` names those that this connection has failed to scope:
+    /// Chooses the endpoint of a new connection. `tried` names those that this connection failed to reach:
     /// once there is one, affinity is set aside and the client sticks to the next endpoint.
     pub(crate) fn pick(
         &self,
@@ -321,7 +321,7 @@ impl Balancer {
     }
 
     /// The endpoint of that address, if it is one of ours.
-    pub(super) fn target(&self, address: SocketAddr) -> Option<Arc<Target>> {
+    pub(crate) fn target(&self, address: SocketAddr) -> Option<Arc<Target>> {
         self.state()
             .targets
             .get(&address)
@@ -330,7 +330,7 @@ impl Balancer {
     }
 
     /// Endpoints that are gone but still have connections, and how many.
-    pub(super) fn draining(&self) -> (usize, usize) {
+    pub(crate) fn draining(&self) -> (usize, usize) {
         let state = self.state();
         let open = state
             .targets
@@ -342,7 +342,7 @@ impl Balancer {
     }
 
     /// Makes a client choose anew, if it still sticks to that endpoint.
-    pub(super) fn forget(&self, client: IpAddr, address: SocketAddr) {
+    pub(crate) fn forget(&self, client: IpAddr, address: SocketAddr) {
         let mut state = self.state();
         if state
             .sticky
@@ -354,7 +354,7 @@ impl Balancer {
     }
 
     /// Which clients stick to what, and for how long since.
-    pub(super) fn sticky(&self) -> Vec<(IpAddr, SocketAddr, Duration)> {
+    pub(crate) fn sticky(&self) -> Vec<(IpAddr, SocketAddr, Duration)> {
         let now = Instant::now();
         let state = self.state();
         let age = |used| now.saturating_duration_since(used);
@@ -366,7 +366,7 @@ impl Balancer {
     }
 
     /// Takes over what `sticky` of a predecessor returned, for the endpoints that are still there.
-    pub(super) fn restore_sticky(&self, records: &[(IpAddr, SocketAddr, Duration)]) {
+    pub(crate) fn restore_sticky(&self, records: &[(IpAddr, SocketAddr, Duration)]) {
         let now = Instant::now();
         let mut state = self.state();
         let Some(lifetime) = state.affinity else { return };

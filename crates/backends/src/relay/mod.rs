@@ -1,13 +1,19 @@
-//! The data plane of userspace mode: sockets in, sockets out, and what happens between them.
+//! The relay: sockets in, sockets out, and what happens between them. Userspace mode forwards by it; nftables mode
+//! answers node ports on `::1` with it.
 //!
-//! Touches sockets and pipes only; it knows nothing of plans or rules. No client waits for another: a connection is
-//! accepted, dialled and copied in a task of its own, and what there is too much of waits in the kernel's queue.
+//! Touches sockets and pipes only; it knows nothing of plans or rules, and owns the only threads of tokio in backends.
+//! Always holds: no client waits for another. A connection is accepted, dialled and copied in a task of its own, and
+//! what there is too much of waits in the kernel's queue.
 
+mod access;
+mod balancer;
 mod pipes;
 mod proxy_protocol;
 mod pump;
+mod recent;
 mod sockets;
 mod tcp;
+mod traffic;
 mod udp;
 mod workers;
 
@@ -23,15 +29,15 @@ use tokio::net::UdpSocket;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use super::access::Access;
-use super::balancer::{Balancer, Target};
-use super::traffic::Counters;
+use balancer::{Balancer, Target};
 use pipes::Pipes;
+use traffic::Counters;
 use workers::Workers;
 
-pub(crate) use sockets::{Listening, listen};
-pub(super) use sockets::{adopt, hold, set_filter};
-pub(super) use udp::SessionRecord;
+pub(crate) use access::{Access, Home};
+pub(crate) use balancer::Pools;
+pub(crate) use sockets::{Listening, adopt, hold, listen, set_filter};
+pub(crate) use udp::SessionRecord;
 
 /// Files for a hundred thousand connections.
 const ENOUGH_FILES: u64 = 1 << 18;
@@ -148,7 +154,7 @@ pub(crate) struct Serving {
 
 impl Serving {
     /// The associations of a UDP door, to be handed over.
-    pub(super) fn sessions(&self) -> Vec<SessionRecord> {
+    pub(crate) fn sessions(&self) -> Vec<SessionRecord> {
         self.udp.as_ref().map(udp::Sessions::records).unwrap_or_default()
     }
 }

@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::pipes::{Pipe, Pipes};
+use super::traffic::Counters;
 use super::{SCRATCH_SIZE, with_scratch};
-use crate::userspace::traffic::Counters;
 
 /// So many full buffers in a row make a direction use splice.
 const FULL_READS: u8 = 2;
@@ -231,9 +231,10 @@ impl<'a> Pump<'a> {
             end?;
             pass_end_on(&self.client, self.up.done);
         }
-        match self.up.done && self.down.done {
-            true => Poll::Ready(Ok(())),
-            false => Poll::Pending,
+        if self.up.done && self.down.done {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
         }
     }
 }

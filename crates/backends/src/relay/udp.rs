@@ -19,9 +19,9 @@ use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
+use super::balancer::{Lease, Target};
+use super::recent::{LastUsed, Recent};
 use super::{Door, Shared, is_exhaustion, with_scratch};
-use crate::userspace::balancer::{Lease, Target};
-use crate::userspace::recent::{LastUsed, Recent};
 
 /// Datagrams taken from a socket before other tasks get their turn.
 const BATCH: usize = 64;
@@ -83,7 +83,7 @@ impl Drop for Session {
 
 /// An association on its way to another process.
 #[derive(Debug)]
-pub(in crate::userspace) struct SessionRecord {
+pub(crate) struct SessionRecord {
     pub(crate) client: SocketAddr,
     pub(crate) local: Option<IpAddr>,
     pub(crate) endpoint: SocketAddr,
@@ -294,7 +294,7 @@ impl Receiver {
     }
 }
 
-/// The endpoint does not listen: its clients choose anew.
+/// The endpoint does not listen: its clients choose again.
 fn give_up(door: &Door, sessions: &Sessions, key: &Key, session: &Arc<Session>) {
     session.lease.0.failed(Instant::now());
     door.port

@@ -61,7 +61,7 @@ fn an_endpoint_that_has_said_all_still_hears_its_client() {
     assert_eq!(answer, "bye");
     stream.write_all(b"one more thing").unwrap();
     drop(stream);
-    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), "one more thing");
+    assert_eq!(hears.recv_timeout(TIMEOUT).unwrap(), "one more thing");
 }
 
 /// Sends a lot both ways at once, so that copying, splicing and waiting for the slower side all happen.
@@ -283,7 +283,7 @@ fn at_the_limit_clients_wait() {
         .set_read_timeout(Some(Duration::from_millis(100)))
         .unwrap();
     assert!(streams[2].read_exact(&mut [0; 1]).is_err(), "a third one got in");
-    streams[2].set_read_timeout(Some(PATIENCE)).unwrap();
+    streams[2].set_read_timeout(Some(TIMEOUT)).unwrap();
     for mut stream in streams.drain(..) {
         stream.write_all(b"y").unwrap();
         let mut answer = [0; 1];

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// exact whenever nothing is in motion and never run backwards.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(super) opened: AtomicU64,
-    pub(super) closed: AtomicU64,
-    pub(super) failed: AtomicU64,
-    pub(super) refused: AtomicU64,
-    pub(super) received: AtomicU64,
-    pub(super) sent: AtomicU64,
+    pub(crate) opened: AtomicU64,
+    pub(crate) closed: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) received: AtomicU64,
+    pub(crate) sent: AtomicU64,
 }
 
 impl Counters {
-    pub(super) fn read(&self) -> Totals {
+    pub(crate) fn read(&self) -> Totals {
         // Closed before opened: a connection that ends in between must not count as more closed than opened.
         let closed = self.closed.load(Relaxed);
         let opened = self.opened.load(Relaxed);

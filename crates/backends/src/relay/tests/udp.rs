@@ -27,7 +27,7 @@ fn udp_endpoint() -> SocketAddr {
 fn udp_client(to: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind(any()).unwrap();
     socket.connect(to).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
@@ -173,5 +173,5 @@ fn held_ports_refuse_and_filtered_ones_are_silent() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     set_filter(listening.as_fd(), None).unwrap();
     set_filter(listening.as_fd(), None).unwrap();
-    TcpStream::connect_timeout(&at, PATIENCE).unwrap();
+    TcpStream::connect_timeout(&at, TIMEOUT).unwrap();
 }
