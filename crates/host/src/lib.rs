@@ -1,4 +1,7 @@
-//! Ferry: host.
+//! The node's kernel and its tools, spoken to: netlink, iptables, sysctls, modules, namespaces, this process.
+//!
+//! The only crate with `unsafe`, a netlink socket or a child process. It knows the languages and decides nothing: it has
+//! never heard of a Service.
 
 pub mod conntrack;
 pub mod datagram;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;
 
-use ferry_host::ipset::{Entry, Ipset, Kind};
+use ferry_host::ipset::{Addresses, Entry, Ipset, Kind};
 use ferry_host::ipvs::{Change, Ipvs, SCHED2, Server, Service, Timeouts, Virtual, is_gone};
 use ferry_host::modules::Modules;
 use ferry_host::route::Route;
@@ -64,9 +64,9 @@ fn dummy() {
 fn sets() {
     in_namespace(|| {
         let mut ipset = Ipset::open().unwrap();
-        for (suffix, ipv6, a, net, host) in [
-            ("4", false, "10.0.0.1", "10.0.0.0/8", "10.1.1.1/32"),
-            ("6", true, "fd00::1", "fd00::/64", "fd00::9/128"),
+        for (suffix, addresses, a, net, host) in [
+            ("4", Addresses::V4, "10.0.0.1", "10.0.0.0/8", "10.1.1.1/32"),
+            ("6", Addresses::V6, "fd00::1", "fd00::/64", "fd00::9/128"),
         ] {
             let a = ip(a);
             let kinds = [
@@ -87,8 +87,8 @@ fn sets() {
             ];
             for (kind, mut entries) in kinds {
                 let name = format!("S{suffix}-{}", kind.as_str().replace([':', ','], "-"));
-                ipset.ensure(&name, kind, ipv6).unwrap();
-                ipset.ensure(&name, kind, ipv6).unwrap();
+                ipset.ensure(&name, kind, addresses).unwrap();
+                ipset.ensure(&name, kind, addresses).unwrap();
                 ipset.add(&name, &entries).unwrap();
                 ipset.add(&name, &entries[..1]).unwrap();
                 let mut found = ipset.entries(&name).unwrap().unwrap();

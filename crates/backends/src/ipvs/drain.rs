@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ferry_host::ipvs::{Change, ServerState, Virtual};
 
 /// How often connections are counted while something drains.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub(super) struct Drain {
@@ -28,7 +28,7 @@ struct Ending {
 impl Drain {
     /// Starts draining; a server that drains already keeps its deadline.
     pub(super) fn begin(&mut self, from: Virtual, server: SocketAddr, now: Instant, drain: Duration) {
-        self.next_look.get_or_insert(now + LOOK_EVERY);
+        self.next_look.get_or_insert(now + POLL_INTERVAL);
         let ending = Ending {
             deadline: now + drain,
             connections: 0,
@@ -59,7 +59,7 @@ impl Drain {
         if self.next_due(now) != Some(Duration::ZERO) {
             return BTreeSet::new();
         }
-        self.next_look = Some(now + LOOK_EVERY);
+        self.next_look = Some(now + POLL_INTERVAL);
         self.servers.keys().map(|(at, _)| *at).collect()
     }
 
@@ -181,10 +181,10 @@ mod tests {
         let (now, mut drain) = (Instant::now(), Drain::default());
         assert_eq!(drain.next_due(now), None);
         drain.begin(AT, "10.0.0.1:80".parse().unwrap(), now, Duration::from_secs(60));
-        assert_eq!(drain.next_due(now), Some(LOOK_EVERY));
+        assert_eq!(drain.next_due(now), Some(POLL_INTERVAL));
         assert!(drain.due(now + Duration::from_secs(1)).is_empty());
-        assert_eq!(drain.due(now + LOOK_EVERY), BTreeSet::from([AT]));
-        let looked = now + LOOK_EVERY;
+        assert_eq!(drain.due(now + POLL_INTERVAL), BTreeSet::from([AT]));
+        let looked = now + POLL_INTERVAL;
         drain.begin(AT, "10.0.0.2:80".parse().unwrap(), looked, Duration::from_secs(1));
         assert_eq!(drain.next_due(looked), Some(Duration::from_secs(1)));
     }

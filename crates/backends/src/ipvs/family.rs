@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferry_host::ipset;
 use ferry_host::iptables::{Document, Iptables, Jump, Saved, Table};
 use ferry_host::ipvs::Virtual;
 use ferry_model::{Changed, Family, NodePlan, Plan, PortName, Revision, ServiceName};
@@ -84,6 +85,17 @@ enum Order {
     RulesLast,
 }
 
+impl Order {
+    /// By what iptables mode left behind.
+    fn with(leftovers: &Document) -> Order {
+        if leftovers.is_empty() {
+            Order::RulesFirst
+        } else {
+            Order::RulesLast
+        }
+    }
+}
+
 impl FamilyState {
     pub(super) fn new(family: Family) -> Self {
         Self {
@@ -131,19 +143,7 @@ impl FamilyState {
         now: Instant,
     ) -> Result<(Known, Applied), Error> {
         let mut before = Before::default();
-        let changed = if Arc::ptr_eq(&known.node, plan.node()) {
-            plan.changed_since(known.revision)
-        } else {
-            let addresses = Addresses::observe(&mut kernel.route, self.family)?;
-            let view = observe::view(plan.node(), self.family, &addresses);
-            if view == known.view {
-                plan.changed_since(known.revision)
-            } else {
-                known.view = view;
-                Changed::Everything
-            }
-        };
-        known.node = Arc::clone(plan.node());
+        let changed = self.changed(&mut known, kernel, plan)?;
         let full = changed == Changed::Everything;
         match changed {
             Changed::Everything => render_all(&mut known.ruleset, plan, &known.view, options, &mut before),
@@ -186,6 +186,25 @@ impl FamilyState {
         Ok((known, applied))
     }
 
+    /// What changed since, by the plan's node and what is seen of it.
+    fn changed<'p>(
+        &self,
+        known: &mut Known,
+        kernel: &mut Kernel,
+        plan: &'p Plan,
+    ) -> Result<Changed<'p>, Error> {
+        if !Arc::ptr_eq(&known.node, plan.node()) {
+            known.node = Arc::clone(plan.node());
+            let addresses = Addresses::observe(&mut kernel.route, self.family)?;
+            let view = observe::view(plan.node(), self.family, &addresses);
+            if view != known.view {
+                known.view = view;
+                return Ok(Changed::Everything);
+            }
+        }
+        Ok(plan.changed_since(known.revision))
+    }
+
     /// The path after a start, a failure, and from time to time: everything is compared with the kernel.
     fn observe(
         &mut self,
@@ -207,14 +226,8 @@ impl FamilyState {
             }
             _ => (Trusted::default(), None),
         };
-        let before = observe::before(
-            kernel,
-            self.family,
-            &addresses,
-            &options.exclude_cidrs,
-            &ruleset,
-            &trusted,
-        )?;
+        let exclude = &options.exclude_cidrs;
+        let before = observe::before(kernel, self.family, &addresses, exclude, &ruleset, &trusted)?;
         let ops = diff(&before, &ruleset);
         let wanted = self.rules(&ruleset, plan.node(), options, kernel)?;
         let text = self.tool(kernel)?.save().map_err(Error::reading(READ_RULES))?;
@@ -250,11 +263,7 @@ impl FamilyState {
         let write = Write {
             ops: &ops,
             rules: &document,
-            order: if leftovers.is_empty() {
-                Order::RulesFirst
-            } else {
-                Order::RulesLast
-            },
+            order: Order::with(&leftovers),
         };
         let ran = self.run(kernel, &fresh, &write, options, now)?;
         let tool = self.tool(kernel)?;
@@ -281,10 +290,14 @@ impl FamilyState {
     /// What everything else refers to. The device's index.
     fn ensure_device_and_sets(&self, kernel: &mut Kernel) -> Result<u32, Error> {
         let device = kernel.route.ensure_dummy(DEVICE)?;
+        let addresses = match self.family {
+            Family::V4 => ipset::Addresses::V4,
+            Family::V6 => ipset::Addresses::V6,
+        };
         for set in Set::ALL {
             kernel
                 .ipset
-                .ensure(set.name(self.family), set.kind(), self.family == Family::V6)?;
+                .ensure(set.name(self.family), set.kind(), addresses)?;
         }
         Ok(device)
     }

@@ -1,6 +1,6 @@
 //! Statements into the kernel's instructions: the ones that `nft` makes of the same text, so that it can print them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ferry_host::nftables::{
     CtKey, Expr, Family, FibFlags, MetaKey, Op, PayloadBase, Register, Rule as KernelRule,
@@ -53,37 +53,16 @@ impl Program {
                 });
             }
             Statement::Interface { name, prefix, not } => self.interface(name, *prefix, *not),
-            Statement::HostsOwn(side) => {
-                let flags = match side {
-                    Side::Source => FibFlags::Source,
-                    Side::Destination => FibFlags::Destination,
-                };
-                self.put(Expr::FibType { flags, to: FIRST });
-                self.compare(false, &TYPE_LOCAL.to_ne_bytes());
-            }
+            Statement::HostsOwn(side) => self.hosts_own(*side),
             Statement::Protocol(protocol) => {
                 self.load(&[Load::Protocol]);
                 self.compare(false, &[protocol.number()]);
             }
-            Statement::HasMark(mark) => {
-                self.put(Expr::Meta {
-                    key: MetaKey::Mark,
-                    to: FIRST,
-                });
-                self.bitwise(*mark, 0);
-                self.compare(true, &0u32.to_ne_bytes());
-            }
+            Statement::HasMark(mark) => self.has_mark(*mark),
             Statement::SetMark(mark) => self.mark(!mark, *mark),
             Statement::FlipMark(mark) => self.mark(u32::MAX, *mark),
             Statement::Masquerade => self.put(Expr::Masquerade { fully_random: true }),
-            Statement::Reject => {
-                // Port unreachable, in each family's numbering.
-                let code = match self.family {
-                    Family::Ip => 3,
-                    Family::Ip6 => 4,
-                };
-                self.put(Expr::Reject { code });
-            }
+            Statement::Reject => self.reject(),
             Statement::Verdict(verdict) => self.put(Expr::Verdict(verdict.clone())),
             Statement::VerdictOf { key, map } => {
                 self.load(key);
@@ -101,23 +80,7 @@ impl Program {
                 });
                 self.dnat(Register(self.address_words()));
             }
-            Statement::Dnat(target) => {
-                // `nft` loads each constant into a register of sixteen bytes, whatever its size.
-                let second = Register(4);
-                let address = match target.ip() {
-                    IpAddr::V4(ip) => ip.octets().into(),
-                    IpAddr::V6(ip) => ip.octets().into(),
-                };
-                self.put(Expr::Load {
-                    to: FIRST,
-                    data: address,
-                });
-                self.put(Expr::Load {
-                    to: second,
-                    data: target.port().to_be_bytes().into(),
-                });
-                self.dnat(second);
-            }
+            Statement::Dnat(target) => self.dnat_to(*target),
             Statement::Remember { set, timeout } => {
                 self.load(&[Load::Source]);
                 let timeout = timeout.as_millis() as u64;
@@ -128,6 +91,51 @@ impl Program {
                 });
             }
         }
+    }
+
+    fn hosts_own(&mut self, side: Side) {
+        let flags = match side {
+            Side::Source => FibFlags::Source,
+            Side::Destination => FibFlags::Destination,
+        };
+        self.put(Expr::FibType { flags, to: FIRST });
+        self.compare(false, &TYPE_LOCAL.to_ne_bytes());
+    }
+
+    fn has_mark(&mut self, mark: u32) {
+        self.put(Expr::Meta {
+            key: MetaKey::Mark,
+            to: FIRST,
+        });
+        self.bitwise(mark, 0);
+        self.compare(true, &0u32.to_ne_bytes());
+    }
+
+    /// Port unreachable, in each family's numbering.
+    fn reject(&mut self) {
+        let code = match self.family {
+            Family::Ip => 3,
+            Family::Ip6 => 4,
+        };
+        self.put(Expr::Reject { code });
+    }
+
+    /// `nft` loads each constant into a register of sixteen bytes, whatever its size.
+    fn dnat_to(&mut self, target: SocketAddr) {
+        let second = Register(4);
+        let address = match target.ip() {
+            IpAddr::V4(ip) => ip.octets().into(),
+            IpAddr::V6(ip) => ip.octets().into(),
+        };
+        self.put(Expr::Load {
+            to: FIRST,
+            data: address,
+        });
+        self.put(Expr::Load {
+            to: second,
+            data: target.port().to_be_bytes().into(),
+        });
+        self.dnat(second);
     }
 
     /// Compares the whole name, or its beginning.

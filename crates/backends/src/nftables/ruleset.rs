@@ -392,52 +392,44 @@ impl fmt::Display for InFamily<'_, Rule> {
     }
 }
 
+/// What stands before a value that is not to match.
+fn operator(not: bool) -> &'static str {
+    if not { "!= " } else { "" }
+}
+
+impl Side {
+    fn field(self) -> &'static str {
+        match self {
+            Side::Source => "saddr",
+            Side::Destination => "daddr",
+        }
+    }
+}
+
 impl fmt::Display for InFamily<'_, Statement> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let family = self.0.as_str();
-        let not = |not: bool| if not { "!= " } else { "" };
-        let side = |side: Side| match side {
-            Side::Source => "saddr",
-            Side::Destination => "daddr",
-        };
         let key = |key: &[Load]| {
-            key.iter()
-                .map(|load| InFamily(self.0, load).to_string())
-                .collect::<Vec<_>>()
-                .join(" . ")
+            let texts = key.iter().map(|load| InFamily(self.0, load).to_string());
+            texts.collect::<Vec<_>>().join(" . ")
         };
         match self.1 {
             Statement::New => f.write_str("ct state new"),
             Statement::Translated => f.write_str("ct status dnat"),
-            Statement::Within {
-                side: of,
-                net,
-                not: inverted,
-            } => {
-                let host = net.prefix_len() == net.max_prefix_len();
-                let net = if host {
-                    net.addr().to_string()
-                } else {
-                    net.to_string()
-                };
-                write!(f, "{family} {} {}{net}", side(*of), not(*inverted))
+            Statement::Within { side, net, not } if net.prefix_len() == net.max_prefix_len() => {
+                write!(f, "{family} {} {}{}", side.field(), operator(*not), net.addr())
             }
-            Statement::InSet {
-                key: loads,
-                set,
-                not: inverted,
-            } => {
-                write!(f, "{} {}@{set}", key(loads), not(*inverted))
+            Statement::Within { side, net, not } => {
+                write!(f, "{family} {} {}{net}", side.field(), operator(*not))
             }
-            Statement::Interface {
-                name,
-                prefix,
-                not: inverted,
-            } => {
+            Statement::InSet { key: loads, set, not } => {
+                write!(f, "{} {}@{set}", key(loads), operator(*not))
+            }
+            Statement::Interface { name, prefix, not } => {
                 let star = if *prefix { "*" } else { "" };
-                write!(f, "iifname {}\"{name}{star}\"", not(*inverted))
+                write!(f, "iifname {}\"{name}{star}\"", operator(*not))
             }
-            Statement::HostsOwn(of) => write!(f, "fib {} type local", side(*of)),
+            Statement::HostsOwn(of) => write!(f, "fib {} type local", of.field()),
             Statement::Protocol(protocol) => write!(f, "meta l4proto {protocol}"),
             Statement::HasMark(mark) => write!(f, "meta mark and {mark:#010x} != 0"),
             Statement::SetMark(mark) => write!(f, "meta mark set meta mark or {mark:#010x}"),

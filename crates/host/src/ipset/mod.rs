@@ -89,6 +89,13 @@ fn reason(error: &netlink::Error) -> String {
     }
 }
 
+/// Which addresses a set holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    V4,
+    V6,
+}
+
 /// What a set is, apart from its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -117,8 +124,8 @@ impl Ipset {
     }
 
     /// Makes sure that a set exists. One of the same name that is something else is an error.
-    pub fn ensure(&mut self, name: &str, kind: Kind, ipv6: bool) -> Result<(), Error> {
-        let family = family(ipv6, kind);
+    pub fn ensure(&mut self, name: &str, kind: Kind, of: Addresses) -> Result<(), Error> {
+        let family = family(of, kind);
         let failed = |source| Error {
             attempt: format!("creating set {name} of type {}", kind.as_str()),
             source,
@@ -276,10 +283,10 @@ fn start(writer: &mut Writer, name: Option<&str>) {
     }
 }
 
-fn family(ipv6: bool, kind: Kind) -> u8 {
-    match (kind, ipv6) {
+fn family(of: Addresses, kind: Kind) -> u8 {
+    match (kind, of) {
         (Kind::BitmapPort, _) => libc::AF_UNSPEC as u8,
-        (_, false) => libc::AF_INET as u8,
-        (_, true) => libc::AF_INET6 as u8,
+        (_, Addresses::V4) => libc::AF_INET as u8,
+        (_, Addresses::V6) => libc::AF_INET6 as u8,
     }
 }

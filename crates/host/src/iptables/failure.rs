@@ -98,10 +98,10 @@ fn message(stderr: &str) -> String {
             parts.push(text);
         }
     }
-    match parts.is_empty() {
-        true => "no reason given".to_owned(),
-        false => parts.join("; "),
+    if parts.is_empty() {
+        return "no reason given".to_owned();
     }
+    parts.join("; ")
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 /// Where the programs keep the lock unless told otherwise.
 const DEFAULT_PATH: &str = "/run/xtables.lock";
 /// How long and how often an old program's lock is tried.
-const TAKE_FOR: Duration = Duration::from_secs(2);
-const TAKE_EVERY: Duration = Duration::from_millis(200);
+const TAKE_TIMEOUT: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The lock file: the programs' own variable can move it.
 pub(super) fn path() -> PathBuf {
@@ -120,8 +120,8 @@ fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match attempt() {
             Ok(value) => return Ok(value),
-            Err(error) if start.elapsed() >= TAKE_FOR => return Err(error),
-            Err(_) => sleep(TAKE_EVERY),
+            Err(error) if start.elapsed() >= TAKE_TIMEOUT => return Err(error),
+            Err(_) => sleep(RETRY_INTERVAL),
         }
     }
 }

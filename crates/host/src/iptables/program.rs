@@ -126,7 +126,7 @@ pub struct Features {
 
 impl Features {
     /// `restore_versioned`: whether the restore program knows `--version`; older ones that do also know `-w`.
-    pub fn of(version: Version, restore_versioned: bool) -> Features {
+    fn of(version: Version, restore_versioned: bool) -> Features {
         let wait = match version {
             v if v >= Version(1, 4, 22) => Wait::Seconds,
             v if v >= Version(1, 4, 20) => Wait::Forever,
