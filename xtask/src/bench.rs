@@ -35,12 +35,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// The relay of userspace mode beside other relays.
 fn userspace(rest: &[String]) -> Result<()> {
-    let example = [
-        "--release",
-        "--package",
-        "ferry-backends",
-        "--example",
-        "relay_bench",
-    ];
-    shell::run(shell::cargo().arg("run").args(example).arg("--").args(rest))
+    let program = ["--release", "--package", "ferry-bench", "--bin", "relay_bench"];
+    shell::run(shell::cargo().arg("run").args(program).arg("--").args(rest))
 }

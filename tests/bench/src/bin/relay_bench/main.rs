@@ -2,7 +2,7 @@
 //!
 //! Everything runs in a network namespace of its own: one backend process, one proxy at a time, and the clients in
 //! this process. All proxies get the same work in the same run, in turns, so what else the machine does hurts all of
-//! them alike. `cargo run --release -p ferry-backends --example relay_bench`; see `--help`.
+//! them alike. `cargo xtask bench userspace`; see `--help`.
 
 mod clients;
 mod peers;
