@@ -4,6 +4,7 @@ use ferry_model::Family;
 use ipnet::IpNet;
 
 use super::settings::{DetectLocal, NodePortAddresses, Settings};
+use super::values::aggregate;
 
 /// What the checks need to know of the node.
 #[derive(Clone, Copy, Debug)]
@@ -31,13 +32,8 @@ pub fn sanity(settings: &Settings, node: NodeFacts<'_>) -> Sanity {
     let mut sanity = Sanity::default();
     sanity.doubts.extend(node_port_doubt(settings, node));
     let (found, fatal) = family_mismatches(settings, node);
-    if found.is_empty() {
+    let Err(all) = aggregate(&found) else {
         return sanity;
-    }
-    let all = if let [one] = found.as_slice() {
-        one.clone()
-    } else {
-        format!("[{}]", found.join(", "))
     };
     if fatal {
         sanity.fatal = Some(format!("kube-proxy configuration is incorrect: {all}"));

@@ -14,7 +14,7 @@ use super::settings::{
     ApiClient, Conntrack, DetectLocal, Iptables, Ipvs, Nftables, NodePortAddresses, PortRange, Settings,
     Source, Userspace,
 };
-use super::values::{GoDuration, Named as _, Word, parse_cidr, parse_ip, quote, split_host_port};
+use super::values::{GoDuration, Named as _, Word, aggregate, parse_cidr, parse_ip, quote, split_host_port};
 use super::written::{Config, DetectLocalMode, Section, TextOptions, VModule};
 use super::{Completed, Error, file, yaml};
 use crate::cli::flags::{self, Typed};
@@ -39,15 +39,6 @@ impl Faults {
 
     fn forbidden(&mut self, path: &str, detail: &str) {
         self.0.push(format!("{path}: Forbidden: {detail}"));
-    }
-
-    /// One fault stands alone, several are a list.
-    fn into_result(self) -> Result<(), String> {
-        match self.0.as_slice() {
-            [] => Ok(()),
-            [one] => Err(one.clone()),
-            several => Err(format!("[{}]", several.join(", "))),
-        }
     }
 
     fn check(&mut self, holds: bool, field: &str, value: impl Display, detail: &str) {
@@ -150,7 +141,7 @@ impl Completed {
         let patterns = items.map(|(i, item)| pattern(i, item, &mut faults)).collect();
         let text = split_stream("text", &logging.options.text, &self.gates, &mut faults);
         let json = split_stream("json", &logging.options.json, &self.gates, &mut faults);
-        faults.into_result().map_err(Error::Logging)?;
+        aggregate(&faults.0).map_err(Error::Logging)?;
         Ok(Logging {
             format,
             verbosity,
@@ -206,7 +197,7 @@ impl Completed {
             gates: self.gates,
             typed,
         };
-        faults.into_result().map_err(Error::Validate)?;
+        aggregate(&faults.0).map_err(Error::Validate)?;
         Ok(settings)
     }
 }

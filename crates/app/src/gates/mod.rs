@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use crate::config::values::aggregate;
+
 /// Name, stage, default and lock of every gate, and the gates it depends on if there are any: tab-separated and sorted
 /// by name.
 const TABLE: &str = include_str!("kubernetes-1.36.tsv");
@@ -109,11 +111,7 @@ impl Gates {
         if faults.is_empty() {
             faults = gates.unmet_dependencies();
         }
-        match faults.as_slice() {
-            [] => Ok(gates),
-            [one] => Err(one.clone()),
-            several => Err(format!("[{}]", several.join(", "))),
-        }
+        aggregate(&faults).map(|()| gates)
     }
 
     /// One line for each feature that is on while something it depends on is off.

@@ -12,5 +12,5 @@ pub use duration::GoDuration;
 pub use net::{append_port, host_port_error, ip_error, parse_cidr, parse_ip, split_host_port};
 pub use number::{format_f32, parse_bool, parse_f32, parse_i32, parse_u31};
 pub use quantity::Quantity;
-pub use text::{format_list, parse_list, quote};
+pub use text::{aggregate, format_list, parse_list, quote};
 pub use word::{Choice, Named, Word};

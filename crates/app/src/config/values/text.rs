@@ -26,6 +26,15 @@ pub fn quote(text: &str) -> String {
     out
 }
 
+/// Several messages as one, or the only one as it is, if there are any.
+pub fn aggregate(messages: &[String]) -> Result<(), String> {
+    match messages {
+        [] => Ok(()),
+        [one] => Err(one.clone()),
+        several => Err(format!("[{}]", several.join(", "))),
+    }
+}
+
 /// Reads one line of comma-separated values; a value in double quotes may hold commas.
 pub fn parse_list(text: &str) -> Result<Vec<String>, String> {
     let mut values = Vec::new();

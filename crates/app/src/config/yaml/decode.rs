@@ -133,14 +133,6 @@ impl<'a> Decoder<'a> {
         parsed.map_or_else(|| self.mismatch(wanted), Ok)
     }
 
-    fn text(&self) -> Result<&'a str, DecodeError> {
-        match &self.node.value {
-            Value::Text(text) => Ok(text),
-            Value::Null => Ok(""),
-            _ => self.mismatch("string"),
-        }
-    }
-
     /// The path of a field; those of a list's items are told apart by number.
     fn path_of(&self, field: &str) -> String {
         match self.index {
@@ -191,12 +183,12 @@ impl<'de> Deserializer<'de> for Decoder<'de> {
         visitor.visit_f32(value)
     }
 
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        visitor.visit_str(self.text()?)
-    }
-
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        visitor.visit_str(self.text()?)
+        match &self.node.value {
+            Value::Text(text) => visitor.visit_str(text),
+            Value::Null => visitor.visit_str(""),
+            _ => self.mismatch("string"),
+        }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
@@ -283,7 +275,7 @@ impl<'de> Deserializer<'de> for Decoder<'de> {
     }
 
     forward_to_deserialize_any! {
-        i8 i16 i64 i128 u8 u16 u64 u128 f64 char bytes byte_buf unit unit_struct tuple tuple_struct enum
+        i8 i16 i64 i128 u8 u16 u64 u128 f64 char str bytes byte_buf unit unit_struct tuple tuple_struct enum
         identifier ignored_any
     }
 }
