@@ -52,7 +52,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 impl Sink for ApiSink {
     async fn deliver(&self, request: Request<Vec<u8>>) -> Delivered {
         match self.0.send(request.map(Into::into), ANSWER_TIMEOUT).await {
-            Ok(_) => Delivered::Yes,
+            Ok(answer) => {
+                // It echoes the event. Read to its end, so that it is counted and the connection can be used again.
+                let mut body = answer.into_body();
+                let rest = async { while let Some(Ok(_)) = body.next().await {} };
+                let _ = tokio::time::timeout(ANSWER_TIMEOUT, rest).await;
+                Delivered::Yes
+            }
             // The server is overloaded or restarting, which passes.
             Err(
                 trouble @ Trouble::Status {

@@ -108,9 +108,16 @@ impl Loop {
 
     fn hand_over_stale_flows(&mut self, family: Family) {
         let plan = self.parts.planner.plan();
-        let work = self.pending.get_mut(family).stale.take(plan, family);
-        if let (Some(sweeper), Some(work)) = (&self.parts.sweeper, work) {
-            sweeper.hand_over(family, work);
+        let pending = self.pending.get_mut(family);
+        let considered = std::mem::take(&mut pending.udp_endpoints_changed);
+        match (&self.parts.sweeper, pending.stale.take(plan, family)) {
+            (Some(sweeper), Some(work)) => sweeper.hand_over(family, work),
+            // kube-proxy looks through the table and finds nothing.
+            (Some(_), None) if considered => {
+                let duration = &self.parts.metrics.conntrack_duration;
+                duration.observe_duration(&[family.as_str()], Duration::ZERO);
+            }
+            (Some(_), None) | (None, _) => {}
         }
     }
 

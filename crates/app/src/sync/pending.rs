@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
-use ferry_model::{Family, Replaced, ServiceName, ServicePlan, StaleFlows, Update, stale_flows};
+use ferry_model::{
+    Family, PortPlan, Protocol, Replaced, ServiceName, ServicePlan, StaleFlows, Update, stale_flows,
+};
 
 use super::conntrack::Gathering;
 
@@ -16,6 +18,8 @@ pub(super) struct Pending {
     pub(super) node_changed: bool,
     pub(super) triggers: Vec<SystemTime>,
     pub(super) stale: Gathering,
+    /// Endpoints of a UDP port changed, so flows were considered even if none can be stale.
+    pub(super) udp_endpoints_changed: bool,
 }
 
 impl Pending {
@@ -29,6 +33,8 @@ impl Pending {
             }
             concerned = true;
             self.stale.add(stale_of(family, replaced));
+            self.udp_endpoints_changed |= udp_endpoints(family, replaced.old.as_deref())
+                != udp_endpoints(family, replaced.new.as_deref());
             let service = replaced.new.as_ref().or(replaced.old.as_ref());
             self.services.extend(service.map(|service| service.name.clone()));
         }
@@ -51,6 +57,13 @@ fn differs(family: Family, replaced: &Replaced) -> bool {
             .map(|check| (check.port, *check.local_endpoints.get(family)))
     };
     !old.ports(family).eq(new.ports(family)) || old.options != new.options || check(old) != check(new)
+}
+
+fn udp_endpoints(family: Family, service: Option<&ServicePlan>) -> Vec<&PortPlan> {
+    let ports = service.into_iter().flat_map(|service| service.ports(family));
+    ports
+        .filter(|port| port.protocol() == Protocol::Udp && !port.endpoints.is_empty())
+        .collect()
 }
 
 fn stale_of(family: Family, replaced: &Replaced) -> Vec<StaleFlows> {

@@ -500,6 +500,34 @@ fn trigger_times_become_latencies_and_stale_flows_are_handed_over() {
 }
 
 #[test]
+fn every_change_of_udp_endpoints_counts_as_a_look_for_stale_flows() {
+    let bench = Bench::listed(QUICK);
+    let looks = |bench: &Bench| {
+        let histogram = bench.metrics.conntrack_duration.get(&["IPv4"]);
+        histogram.map_or(0, |histogram| histogram.count())
+    };
+    bench.put(service("dns", &["10.0.0.10"], Protocol::Udp));
+    bench.put_slice("dns", "10.1.0.1", None);
+    bench.wait(|b| looks(b) >= 1, "the first endpoint");
+    let before = looks(&bench);
+    let calls = bench.backend.of(Family::V4).len();
+    let mut two = slice("dns", "10.1.0.1");
+    let another = "10.1.0.2".parse().unwrap();
+    two.endpoints
+        .push(SliceEndpoint::ready(another, Some("node-1".into())));
+    let name = two.name.clone();
+    let event = Fact::Slice(name.clone(), Some(Arc::new(two)));
+    bench.mailbox.put(change(ObjectId::Slice(name), event));
+    bench.wait(|b| b.backend.of(Family::V4).len() > calls, "another endpoint");
+    bench.wait(|b| looks(b) == before + 1, "a look, though no flow can be stale");
+    let calls = bench.backend.of(Family::V4).len();
+    bench.put(service("web", &["10.0.0.11"], Protocol::Tcp));
+    bench.put_slice("web", "10.1.0.3", None);
+    bench.wait(|b| b.backend.of(Family::V4).len() > calls, "a TCP service");
+    assert_eq!(looks(&bench), before + 1);
+}
+
+#[test]
 fn questions_are_answered_between_syncs_even_before_the_first() {
     let bench = Bench::start(QUICK);
     let (tell, told) = std::sync::mpsc::channel();

@@ -44,6 +44,20 @@ fn it_follows_a_cluster_and_leaves_its_rules_behind() {
         requests.contains("rest_client_requests_total{code=\"200\","),
         "{requests}"
     );
+    for family in [
+        "rest_client_rate_limiter_duration_seconds",
+        "rest_client_request_size_bytes",
+        "rest_client_response_size_bytes",
+        "rest_client_transport_cache_entries",
+        "rest_client_transport_create_calls_total",
+        "rest_client_exec_plugin_ttl_seconds",
+        "rest_client_exec_plugin_certificate_rotation_age",
+        "registered_metrics_total",
+        "disabled_metrics_total",
+        "hidden_metrics_total",
+    ] {
+        assert!(requests.contains(&format!("\n# TYPE {family} ")), "{family}");
+    }
     assert!(requests.contains("kubernetes_feature_enabled{name=\"ComponentFlagz\",stage=\"BETA\"} 1"));
     assert_eq!(
         house.get(("127.0.0.1", 10249), "/proxyMode"),
