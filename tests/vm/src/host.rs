@@ -122,7 +122,7 @@ fn sets() {
 fn many_entries() {
     in_namespace(|| {
         let mut ipset = Ipset::open().unwrap();
-        ipset.ensure("MANY", Kind::HashIpPortIp, true).unwrap();
+        ipset.ensure("MANY", Kind::HashIpPortIp, Addresses::V6).unwrap();
         let base = u128::from("fd00::".parse::<std::net::Ipv6Addr>().unwrap());
         let entries: Vec<Entry> = (0..10_000u128)
             .map(|n| IpAddr::from(std::net::Ipv6Addr::from(base + n)))
@@ -138,8 +138,8 @@ fn many_entries() {
 fn set_errors() {
     in_namespace(|| {
         let mut ipset = Ipset::open().unwrap();
-        ipset.ensure("S", Kind::HashIp, false).unwrap();
-        let error = ipset.ensure("S", Kind::HashIpPort, false).unwrap_err();
+        ipset.ensure("S", Kind::HashIp, Addresses::V4).unwrap();
+        let error = ipset.ensure("S", Kind::HashIpPort, Addresses::V4).unwrap_err();
         assert!(
             error
                 .to_string()
