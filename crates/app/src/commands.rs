@@ -1,12 +1,12 @@
 //! The commands beside the daemon: they show, and change nothing.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use ferry_model::{Event, Planner, Protocol};
+use ferry_model::{Event, Host, Planner, Protocol};
 use ferry_sources::{Kind, Mailbox};
 
 use crate::cli::{Invocation, Origin, Output, Refused, invalid};
@@ -14,7 +14,7 @@ use crate::config::Settings;
 use crate::config::values::{parse_ip, quote, split_host_port};
 use crate::demo::Afterwards;
 use crate::modes::Mode;
-use crate::status::{self, PlanReport, TraceReport, TraceRequest};
+use crate::status::{self, AddressSource, PlanReport, RulesReport, TraceReport, TraceRequest};
 use crate::{daemon, demo};
 
 /// How long a source may take to tell everything once.
@@ -24,14 +24,20 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 pub fn plan(invocation: Invocation) -> anyhow::Result<ExitCode> {
     invocation.no_arguments()?;
     let output = invocation.output()?;
-    let report = match invocation.origin()? {
-        Origin::Running(socket) => status::ask_plan(&socket)?,
-        Origin::Objects(settings) => {
-            let (planner, skipped) = load(&settings)?;
-            PlanReport::of(planner.plan(), settings.mode, skipped)
+    let rules = invocation.typed.extra.rules;
+    match (invocation.origin()?, rules) {
+        (Origin::Running(socket), false) => print(output, &status::ask_plan(&socket)?),
+        (Origin::Running(socket), true) => print(output, &status::ask_rules(&socket)?),
+        (Origin::Objects(settings), rules) => {
+            let loaded = load(&settings)?;
+            let (plan, from) = (loaded.planner.plan(), loaded.addresses_from);
+            if rules {
+                return print(output, &RulesReport::of(plan, &settings, from));
+            }
+            let report = PlanReport::of(plan, settings.mode, from, loaded.skipped);
+            print(output, &report)
         }
-    };
-    print(output, &report)
+    }
 }
 
 /// `ferry trace`
@@ -41,7 +47,7 @@ pub fn trace(invocation: Invocation) -> anyhow::Result<ExitCode> {
     let request = packet(&invocation)?;
     let report = match invocation.origin()? {
         Origin::Running(socket) => status::ask_trace(&socket, request)?,
-        Origin::Objects(settings) => TraceReport::of(load(&settings)?.0.plan(), &request),
+        Origin::Objects(settings) => TraceReport::of(load(&settings)?.planner.plan(), &request),
     };
     print(output, &report)
 }
@@ -119,8 +125,17 @@ fn print<T: std::fmt::Display + serde::Serialize>(output: Output, report: &T) ->
     Ok(crate::cli::print(&text))
 }
 
-/// Lists everything once and plans it, as a daemon with these settings on this host would.
-fn load(settings: &Settings) -> anyhow::Result<(Planner, Vec<String>)> {
+/// What a source told, planned.
+struct Loaded {
+    planner: Planner,
+    addresses_from: AddressSource,
+    /// What is not served, and why.
+    skipped: Vec<String>,
+}
+
+/// Lists everything once and plans it, as a daemon with these settings on the node would. This may be another machine, so
+/// the node's addresses are those of the Node object.
+fn load(settings: &Settings) -> anyhow::Result<Loaded> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -142,11 +157,25 @@ fn load(settings: &Settings) -> anyhow::Result<(Planner, Vec<String>)> {
     }
     let mail = mailbox.take();
     let mut planner = Planner::new(daemon::plan_options(settings, name));
-    let host = daemon::host_addresses()?;
+    let node = mailbox.node().node;
+    let addresses_from = if node.is_some() {
+        AddressSource::NodeObject
+    } else {
+        AddressSource::Unknown
+    };
+    let own = node.iter().flat_map(|node| node.addresses.iter().copied());
+    let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let host = Host {
+        addresses: own.chain(loopback).collect(),
+    };
     planner.update(mail.events.into_iter().chain([Event::Host(Arc::new(host))]));
     let skipped = mailbox.skipped().into_iter().chain(planner.plan().skipped());
     let skipped = skipped.map(|skipped| skipped.to_string());
     let skipped = skipped.chain(status::problems(&mailbox)).collect();
     runtime.shutdown_background();
-    Ok((planner, skipped))
+    Ok(Loaded {
+        planner,
+        addresses_from,
+        skipped,
+    })
 }

@@ -36,13 +36,14 @@ pub(super) static COMMANDS: &[Command] = &[
         name: "plan",
         summary: "print what would be done for every service; touches nothing",
         usage: "[flags]",
-        about: "Prints what is to become of the traffic of every service: addresses, endpoints, verdicts.\n\
-                Touches nothing.",
+        about: "Prints what is to become of the traffic of every service: addresses, endpoints, verdicts; or, with\n\
+                --rules, what the mode would write for it. Touches nothing and needs no privilege.",
         examples: &[
             "ferry plan --manifests ./services --hostname-override node-1",
             "ferry plan --kubeconfig ~/.kube/config --mode nftables -o json",
+            "ferry plan --rules --mode ipvs --manifests ./services --hostname-override node-1",
         ],
-        flags: &[flags::OUTPUT, flags::MODE, flags::SOCKET],
+        flags: &[flags::RULES, flags::OUTPUT, flags::MODE, flags::SOCKET],
         takes: Takes::DaemonFlags,
         run: commands::plan,
     },

@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_secs(60);
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Every address of every interface.
-pub(crate) fn list() -> anyhow::Result<Host> {
+fn list() -> anyhow::Result<Host> {
     let addresses = Route::open()?.addresses()?;
     let own = addresses
         .into_iter()

@@ -17,7 +17,6 @@ mod start;
 mod takeover;
 mod tuning;
 
-pub(crate) use addresses::list as host_addresses;
 pub(crate) use node::name as node_name;
 pub(crate) use options::plan_options;
 pub(crate) use source::follow;

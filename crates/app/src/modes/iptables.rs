@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferry_backends::iptables::{Iptables, Options};
+use ferry_backends::iptables::{Iptables, Options, listing};
 use ferry_model::Policy;
 
 use super::{Conntrack, Demo, Descriptor, HOURLY, Metrics, owns_no_chain, silent, supports_iptables};
@@ -17,6 +17,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     policy: |settings| Policy::iptables(settings.iptables.localhost_node_ports),
     open: |settings, alarm| Ok(Box::new(Iptables::open(options(settings), alarm))),
     clean_up: |settings, keep| Iptables::open(options(settings), silent()).cleanup_beside(keep),
+    listing: |settings, plan, family| listing(plan, family, &options(settings)),
     owns_chain: owns_no_chain,
     supports: supports_iptables,
     relays: false,

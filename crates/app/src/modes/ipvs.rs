@@ -14,6 +14,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     policy: |_| Policy::ipvs(),
     open: |settings, alarm| Ok(Box::new(Ipvs::open(options(settings), alarm)?)),
     clean_up: |settings, _| ipvs::cleanup(&run_directory(settings)),
+    listing: |settings, plan, family| ipvs::listing(plan, family, &options(settings)),
     owns_chain: ipvs::owns_chain,
     supports: supports_iptables,
     relays: false,

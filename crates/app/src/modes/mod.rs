@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_backends::{Alarm, Backend, Error};
-use ferry_model::{Family, Policy};
+use ferry_model::{Family, Plan, Policy};
 
 use crate::config::{Section, Settings};
 use crate::events::Event;
@@ -42,6 +42,8 @@ pub struct Descriptor {
     pub open: Open,
     /// Removes what it, or kube-proxy in this mode, may have left, except chains that belong to a mode in force.
     pub clean_up: fn(&Settings, OwnsChain) -> Result<(), Error>,
+    /// What it would write for a family, as the kernel's tools read it. Asks nothing of this host.
+    pub listing: fn(&Settings, &Plan, Family) -> String,
     /// Which iptables chains are its own while it is in force.
     pub owns_chain: OwnsChain,
     /// Whether what it needs beside the kernel is there for a family.

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use ferry_backends::Backend;
-use ferry_backends::nftables::{Nftables, Options, TABLE};
+use ferry_backends::nftables::{Nftables, Options, TABLE, listing};
 use ferry_host::nftables::{Client, Family};
 use ferry_model::Policy;
 
@@ -20,6 +20,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     policy: |settings| Policy::nftables(settings.nftables.localhost_node_ports),
     open: |settings, alarm| Ok(Box::new(Nftables::open(options(settings), alarm)?)),
     clean_up: |_, _| Nftables::open(Options::default(), silent())?.cleanup(),
+    listing: |settings, plan, family| listing(plan, family, &options(settings)),
     owns_chain: owns_no_chain,
     supports: supports_every_family,
     relays: false,

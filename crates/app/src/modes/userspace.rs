@@ -21,6 +21,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         Ok(Box::new(Userspace::open(options, alarm)?))
     },
     clean_up: |settings, _| Userspace::open(options(settings), silent())?.cleanup(),
+    listing: |settings, plan, family| userspace::listing(plan, family, &as_on_a_node(settings)),
     owns_chain: userspace::owns_chain,
     supports: supports_every_family,
     relays: true,
@@ -61,6 +62,15 @@ fn options(settings: &Settings) -> Options {
         check: settings.sync_period.max(settings.min_sync_period),
         handover: None,
     }
+}
+
+/// As the daemon has it that may administer the network, whoever asks.
+fn as_on_a_node(settings: &Settings) -> Options {
+    let mut options = options(settings);
+    if options.ingress == Ingress::Mapped {
+        options.ingress = Ingress::Loopback;
+    }
+    options
 }
 
 /// Where a successor gets our sockets; nowhere if this process may not write there.

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{PlanReport, Reply, Request, StatusReport, TraceReport, TraceRequest};
+use super::{PlanReport, Reply, Request, RulesReport, StatusReport, TraceReport, TraceRequest};
 
 /// How long the daemon may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -51,6 +51,14 @@ pub fn ask_plan(socket: &Path) -> Result<PlanReport, AskError> {
     }
 }
 
+/// Asks for what is written.
+pub fn ask_rules(socket: &Path) -> Result<RulesReport, AskError> {
+    match ask(socket, &Request::Rules)? {
+        Reply::Rules(report) => Ok(report),
+        other => Err(unexpected(other)),
+    }
+}
+
 /// Asks about a packet.
 pub fn ask_trace(socket: &Path, request: TraceRequest) -> Result<TraceReport, AskError> {
     match ask(socket, &Request::Trace(request))? {
@@ -62,7 +70,7 @@ pub fn ask_trace(socket: &Path, request: TraceRequest) -> Result<TraceReport, As
 fn unexpected(reply: Reply) -> AskError {
     match reply {
         Reply::Error(reason) => AskError::Refused(reason),
-        Reply::Status(_) | Reply::Plan(_) | Reply::Trace(_) => {
+        Reply::Status(_) | Reply::Plan(_) | Reply::Rules(_) | Reply::Trace(_) => {
             AskError::Refused("the daemon answered another question; is it of another version?".into())
         }
     }

@@ -5,14 +5,16 @@
 mod client;
 mod plan;
 mod report;
+mod rules;
 mod server;
 mod table;
 mod trace;
 
-pub use client::{AskError, ask_plan, ask_status, ask_trace};
-pub use plan::{EndpointReport, NodeReport, PlanReport, PortReport, ServiceReport};
+pub use client::{AskError, ask_plan, ask_rules, ask_status, ask_trace};
+pub use plan::{AddressSource, EndpointReport, NodeReport, PlanReport, PortReport, ServiceReport};
 pub(crate) use report::problems;
 pub use report::{FamilyReport, StatusReport, StatusRow};
+pub use rules::{FamilyRules, RulesReport};
 pub use server::serve;
 pub use trace::{TraceReport, TraceRequest};
 
@@ -26,6 +28,8 @@ pub(crate) enum Request {
     Status,
     /// Everything that is decided.
     Plan,
+    /// What that is in the kernel's own language.
+    Rules,
     /// What becomes of one packet.
     Trace(TraceRequest),
 }
@@ -38,6 +42,8 @@ pub(crate) enum Reply {
     Status(Box<StatusReport>),
     /// The plan.
     Plan(PlanReport),
+    /// What is written for it.
+    Rules(RulesReport),
     /// The decision.
     Trace(TraceReport),
     /// The question was not understood or cannot be answered now.

@@ -33,8 +33,34 @@ pub struct NodeReport {
     /// Its zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    /// Where its addresses were taken from.
+    #[serde(default)]
+    pub addresses_from: AddressSource,
     /// Each family.
     pub families: Vec<NodeFamilyReport>,
+}
+
+/// Where the addresses of the node were taken from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AddressSource {
+    /// The interfaces of the host that the daemon runs on.
+    #[default]
+    Host,
+    /// The Node object: whoever asks may be on another machine.
+    NodeObject,
+    /// Nowhere: there is no such object.
+    Unknown,
+}
+
+impl fmt::Display for AddressSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "the host's interfaces",
+            Self::NodeObject => "the Node object",
+            Self::Unknown => "no Node object, so none is known",
+        })
+    }
 }
 
 /// The node in one family.
@@ -113,10 +139,10 @@ pub struct EndpointReport {
 
 impl PlanReport {
     /// Of a plan in a mode, with what is not served.
-    pub fn of(plan: &Plan, mode: Mode, skipped: Vec<String>) -> Self {
+    pub fn of(plan: &Plan, mode: Mode, addresses_from: AddressSource, skipped: Vec<String>) -> Self {
         Self {
             mode: mode.to_string(),
-            node: NodeReport::of(plan),
+            node: NodeReport::of(plan, addresses_from),
             services: plan
                 .services()
                 .map(|service| ServiceReport::of(service))
@@ -127,7 +153,7 @@ impl PlanReport {
 }
 
 impl NodeReport {
-    fn of(plan: &Plan) -> Self {
+    fn of(plan: &Plan, addresses_from: AddressSource) -> Self {
         let node = plan.node();
         let families = Family::BOTH.map(|family| {
             let of_family = node.family(family);
@@ -150,6 +176,7 @@ impl NodeReport {
         Self {
             name: node.name.to_string(),
             zone: node.zone.as_ref().map(ToString::to_string),
+            addresses_from,
             families: families.into(),
         }
     }
@@ -239,7 +266,8 @@ impl fmt::Display for PlanReport {
         if let Some(zone) = &self.node.zone {
             write!(f, " in zone {zone}")?;
         }
-        writeln!(f, ", mode {}", self.mode)?;
+        let from = self.node.addresses_from;
+        writeln!(f, ", mode {}; its addresses are those of {from}", self.mode)?;
         for family in &self.node.families {
             let node_ip = family.node_ip.as_deref().unwrap_or("unknown");
             writeln!(

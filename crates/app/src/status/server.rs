@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::report::{self, Facts, StatusReport, rows};
-use super::{PlanReport, Reply, Request, TraceReport};
+use super::{AddressSource, PlanReport, Reply, Request, RulesReport, TraceReport};
 use crate::config::{Settings, Source};
 use crate::servers::connections::{Connections, Limits, Seat};
 use crate::servers::serve::ACCEPT_RETRY_INTERVAL;
@@ -40,6 +40,7 @@ const LIMITS: Limits = Limits {
 
 struct Answerer {
     facts: Facts,
+    settings: Arc<Settings>,
     mailbox: Arc<Mailbox>,
     board: Arc<Board>,
     signal: Arc<Signal>,
@@ -74,6 +75,7 @@ pub fn serve(
     };
     let answerer = Answerer {
         facts,
+        settings: Arc::new(settings.clone()),
         mailbox: Arc::clone(mailbox),
         board: Arc::clone(board),
         signal: Arc::clone(signal),
@@ -189,9 +191,16 @@ impl Answerer {
             Request::Plan => {
                 let (mode, skipped) = (self.facts.mode, self.skipped());
                 let plan = self
-                    .ask(move |planner, _| PlanReport::of(planner.plan(), mode, skipped))
+                    .ask(move |planner, _| PlanReport::of(planner.plan(), mode, AddressSource::Host, skipped))
                     .await;
                 plan.map_or_else(busy, Reply::Plan)
+            }
+            Request::Rules => {
+                let settings = Arc::clone(&self.settings);
+                let rules = self
+                    .ask(move |planner, _| RulesReport::of(planner.plan(), &settings, AddressSource::Host))
+                    .await;
+                rules.map_or_else(busy, Reply::Rules)
             }
             Request::Trace(request) => {
                 let report = self

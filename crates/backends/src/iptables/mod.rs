@@ -19,8 +19,6 @@ mod run;
 mod tests;
 
 pub use cleanup::Keep;
-pub use render::Style;
-pub use ruleset::Ruleset;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,7 +35,7 @@ use diff::{Known, from_known, restoring};
 use guard::{Extent, ForeignChange, Guard};
 use names::program;
 use ops::Ops;
-use render::{COUNTER_INVALID, COUNTER_LOCALHOST, Context};
+use render::{COUNTER_INVALID, COUNTER_LOCALHOST, Context, Style};
 use run::{Done, Refusal, run};
 
 /// With more endpoints than this, kube-proxy leaves comments out of the endpoints' rules.
@@ -322,9 +320,18 @@ impl Backend for Iptables {
     }
 }
 
-/// What a family's tables should hold, by the plan alone.
-pub fn render(plan: &Plan, family: Family, style: Style) -> Ruleset {
-    render::render(plan, &context(plan, family, style))
+/// What a family's tables should hold, as `iptables-restore` reads it. What depends on the kernel is as on a current one
+/// without accounting objects.
+pub fn listing(plan: &Plan, family: Family, options: &Options) -> String {
+    let style = Style {
+        mark: 1 << (options.masquerade_bit & 31),
+        random_fully: true,
+        tcp_liberal: false,
+        count_invalid: false,
+        count_localhost: false,
+    };
+    let rules = render::render(plan, &context(plan, family, style));
+    format!("# iptables-restore --noflush\n{rules}")
 }
 
 fn context(plan: &Plan, family: Family, style: Style) -> Context<'_> {

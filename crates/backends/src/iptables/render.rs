@@ -13,17 +13,17 @@ pub(super) const COUNTER_LOCALHOST: &str = "localhost_nps_accepted_pkts";
 
 /// What rules depend on beside the plan: what the operator, the programs and the kernel say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Style {
+pub(super) struct Style {
     /// The bit that marks packets to be masqueraded.
-    pub mark: u32,
+    pub(super) mark: u32,
     /// The programs know `MASQUERADE --random-fully`.
-    pub random_fully: bool,
+    pub(super) random_fully: bool,
     /// Conntrack does not call out-of-window TCP packets invalid, so invalid ones are not dropped.
-    pub tcp_liberal: bool,
+    pub(super) tcp_liberal: bool,
     /// The kernel counts packets dropped as invalid.
-    pub count_invalid: bool,
+    pub(super) count_invalid: bool,
     /// The kernel counts packets for node ports on loopback addresses.
-    pub count_localhost: bool,
+    pub(super) count_localhost: bool,
 }
 
 /// All that a service's rules depend on but the service.

@@ -104,7 +104,7 @@ impl Counts {
 
 /// A family's tables, whole: for people and for tests. Syncing never needs all of it at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ruleset {
+pub(super) struct Ruleset {
     pub(super) node: NodeRules,
     pub(super) services: Vec<ServiceRules>,
 }

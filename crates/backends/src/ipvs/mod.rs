@@ -9,6 +9,7 @@ mod diff;
 mod drain;
 mod family;
 mod guard;
+mod listing;
 mod observe;
 mod prepare;
 mod record;
@@ -23,6 +24,7 @@ mod tests;
 
 pub use cleanup::{cleanup, leftovers};
 pub use guard::owns_chain;
+pub use listing::listing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -133,19 +135,6 @@ impl Ipvs {
             warnings,
         })
     }
-}
-
-/// What the kernel would hold for a plan, as text: virtual servers, sets, and the rules as the restore program reads them.
-/// The node's addresses are taken from the plan.
-pub fn listing(plan: &Plan, family: Family, options: &Options) -> String {
-    let own = plan.node().family(family).addresses.iter().copied();
-    let addresses = observe::Addresses::from_plan(own);
-    let view = observe::view(plan.node(), family, &addresses);
-    let mut ruleset = ruleset::Ruleset::default();
-    family::render_all(&mut ruleset, plan, &view, options, &mut diff::Before::default());
-    let rules = family::rules(&ruleset, plan.node(), family, options.masquerade_mark, true);
-    let document = rules::document(&rules, None, &rules::JUMPS).text();
-    format!("{}{document}", ruleset.listing(family))
 }
 
 impl Backend for Ipvs {

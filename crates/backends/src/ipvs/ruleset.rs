@@ -3,14 +3,13 @@
 //! what that fragment costs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_host::ipset::Entry;
 use ferry_host::ipvs::{Service, Virtual};
-use ferry_model::{Family, PortName, ServiceName};
+use ferry_model::{PortName, ServiceName};
 
 use super::diff::{Before, Have};
 use super::sets::{PerSet, Set};
@@ -169,14 +168,6 @@ impl Ruleset {
             }
         }
     }
-
-    /// Everything as lines that people can read and tests compare.
-    pub(super) fn listing(&self, family: Family) -> Listing<'_> {
-        Listing {
-            ruleset: self,
-            family,
-        }
-    }
 }
 
 /// One claimant more; tells whether it is the first.
@@ -195,38 +186,5 @@ fn release<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) -> bool {
         }
         Some(_) => counts.remove(key).is_some(),
         None => false,
-    }
-}
-
-/// A ruleset as text: virtual servers with their real servers, then each set with its entries.
-pub(super) struct Listing<'a> {
-    ruleset: &'a Ruleset,
-    family: Family,
-}
-
-impl fmt::Display for Listing<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, server) in self.ruleset.virtuals() {
-            write!(f, "{at} {}", server.service.scheduler)?;
-            if server.service.flags != 0 {
-                write!(f, " flags {:#x}", server.service.flags)?;
-            }
-            if let Some(persistence) = server.service.persistence {
-                write!(f, " persistent {}", persistence.as_secs())?;
-            }
-            writeln!(f)?;
-            for real in &server.servers {
-                writeln!(f, "  -> {real}")?;
-            }
-        }
-        for set in Set::ALL.into_iter().filter(|set| self.ruleset.is_used(*set)) {
-            let entries = self.ruleset.entries().filter(|(of, _)| *of == set);
-            let entries: Vec<String> = entries.map(|(_, entry)| entry.to_string()).collect();
-            writeln!(f, "{} {{ {} }}", set.name(self.family), entries.join(" "))?;
-        }
-        for at in self.ruleset.closed_to_node() {
-            writeln!(f, "closed to the node: {at}")?;
-        }
-        Ok(())
     }
 }

@@ -24,7 +24,6 @@ use ferry_host::sysctl::Sysctls;
 use ferry_model::{Family, PerFamily, Plan};
 
 pub use names::TABLE;
-pub use ruleset::Ruleset;
 
 use crate::{Alarm, Applied, Backend, Error, Repair, Retry, Step, Traffic};
 use known::Known;
@@ -71,9 +70,9 @@ impl Options {
     }
 }
 
-/// The table of a family as the plan wants it.
-pub fn render(plan: &Plan, family: Family, options: &Options) -> Ruleset {
-    render::ruleset(plan, &options.context(plan, family))
+/// The table of a family as the plan wants it, as `nft -f` reads it.
+pub fn listing(plan: &Plan, family: Family, options: &Options) -> String {
+    render::ruleset(plan, &options.context(plan, family)).to_string()
 }
 
 /// The backend.

@@ -15,7 +15,7 @@ pub(super) type Name = Arc<str>;
 
 /// Everything that the table of one family should hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ruleset {
+pub(super) struct Ruleset {
     pub(super) family: Family,
     pub(super) table: &'static str,
     pub(super) comment: &'static str,

@@ -218,7 +218,8 @@ fn a_large_pool_is_one_chain() {
         world::set(world::service("big", "10.96.0.1")),
         world::endpoints("big", &pods),
     ]);
-    let ruleset = super::render(planner.plan(), Family::V4, &Options::default());
+    let context = Options::default().context(planner.plan(), Family::V4);
+    let ruleset = super::render::ruleset(planner.plan(), &context);
     let text = ruleset.to_string();
     assert!(text.contains("chain lb-1500 {"));
     assert!(text.contains("numgen random mod 1500 map @endpoints"));

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferry_model::Verdict;
+use ferry_model::{Scope, Verdict};
 use ipnet::IpNet;
+
+use super::balancer::Pools;
 
 /// How clients that belong to this node are told from others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +57,32 @@ impl Access {
             Some((home, verdict)) if home.includes(client) || destination() == Some(client) => *verdict,
             _ => self.verdict,
         }
+    }
+
+    /// What each kind of client gets, a line each.
+    pub(crate) fn describe(&self, pools: &Pools) -> Vec<String> {
+        let words = |verdict: Verdict| match verdict {
+            Verdict::Forward(scope) => {
+                let pool = match scope {
+                    Scope::Cluster => &pools.cluster,
+                    Scope::Local => &pools.local,
+                };
+                let pool: Vec<String> = pool.iter().map(ToString::to_string).collect();
+                format!("forward to {}", pool.join(", "))
+            }
+            Verdict::Drop => "drop".to_owned(),
+            Verdict::Reject => "refuse".to_owned(),
+        };
+        let mut lines = Vec::new();
+        if !self.sources.is_empty() {
+            let sources: Vec<String> = self.sources.iter().map(ToString::to_string).collect();
+            lines.push(format!("only from {}", sources.join(", ")));
+        }
+        if let Some((_, verdict)) = &self.at_home {
+            lines.push(format!("pods and the node: {}", words(*verdict)));
+        }
+        lines.push(words(self.verdict));
+        lines
     }
 
     /// The one verdict for every client, if there is one.

@@ -7,6 +7,7 @@
 
 mod filter;
 mod handover;
+mod listing;
 mod live;
 mod loopback;
 mod portals;
@@ -15,6 +16,7 @@ mod render;
 mod ruleset;
 mod wire;
 
+pub use listing::listing;
 pub use live::{Options, Userspace};
 pub use portals::owns_chain;
 pub use ruleset::Ingress;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use ferry_backends::nftables::{Options, render};
+use ferry_backends::nftables::{Options, listing};
 use ferry_lab::netns::Namespace;
 use ferry_model::Family;
 use serde_json::Value;
@@ -49,7 +49,7 @@ pub(crate) fn load(namespace: &Namespace, text: &str) {
 
 fn load_text(namespace: &Namespace, planner: &ferry_model::Planner, options: &Options) {
     for family in Family::BOTH {
-        load(namespace, &render(planner.plan(), family, options).to_string());
+        load(namespace, &listing(planner.plan(), family, options).to_string());
     }
 }
 

@@ -222,6 +222,14 @@ pub static SOCKET: &[Flag] = flags! {
     }
 };
 
+/// What of a plan to print.
+pub static RULES: &[Flag] = flags! {
+    "What to do" {
+        * "rules" Bool(|t| &mut t.extra.rules)
+            "Print what the mode would write, in the kernel's own language.";
+    }
+};
+
 /// What becomes of the demo.
 pub static KEEP: &[Flag] = flags! {
     "What to do" {

@@ -57,6 +57,7 @@ pub struct Extra {
     pub from: String,
     pub to: String,
     pub keep: bool,
+    pub rules: bool,
 }
 
 impl Default for Typed {
@@ -86,6 +87,7 @@ impl Default for Typed {
                 from: String::new(),
                 to: String::new(),
                 keep: false,
+                rules: false,
             },
             given: Given::default(),
         }

@@ -6,6 +6,8 @@ mod oracle;
 mod simulated;
 mod ways;
 
+use ferry_model::{Family, Plan};
+
 use super::render::Style;
 
 const STYLE: Style = Style {
@@ -15,3 +17,7 @@ const STYLE: Style = Style {
     count_invalid: true,
     count_localhost: true,
 };
+
+fn render(plan: &Plan, family: Family) -> String {
+    super::render::render(plan, &super::context(plan, family, STYLE)).to_string()
+}

@@ -10,9 +10,8 @@ use ferry_sources::convert::{self, Interner};
 use serde_json::Value;
 
 use super::super::names::Table;
-use super::super::render;
-use super::STYLE;
 use super::facts::{ip, options};
+use super::render;
 use super::simulated::Tables;
 
 fn event(object: &Value, deleted: bool) -> Option<Event> {
@@ -117,9 +116,7 @@ fn every_recorded_ruleset_is_rendered_rule_for_rule() {
             planner.update(step.delete.iter().filter_map(|object| event(object, true)));
             for (tool, family) in [("iptables-save", Family::V4), ("ip6tables-save", Family::V6)] {
                 let mut rendered = Tables::default();
-                rendered
-                    .restore(&render(planner.plan(), family, STYLE).to_string())
-                    .unwrap();
+                rendered.restore(&render(planner.plan(), family)).unwrap();
                 let place = format!("{} / {} / {tool}", scenario.name, step.name);
                 compare(
                     &place,

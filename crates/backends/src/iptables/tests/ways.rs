@@ -13,10 +13,10 @@ use super::super::diff::{Known, from_known, restoring};
 use super::super::names::{Shared, Table};
 
 use super::super::ops::{Ops, SharedOp};
-use super::super::render;
 use super::super::render::Context;
 use super::STYLE;
 use super::facts::{add, add_slice, ip, options, planner, service, slice};
+use super::render;
 use super::simulated::Tables;
 
 const FAMILY: Family = Family::V4;
@@ -32,7 +32,7 @@ fn context(plan: &Plan, comments: bool) -> Context<'_> {
 
 fn fresh(plan: &Plan) -> Tables {
     let mut tables = Tables::default();
-    tables.restore(&render(plan, FAMILY, STYLE).to_string()).unwrap();
+    tables.restore(&render(plan, FAMILY)).unwrap();
     tables
 }
 

@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ferry_host::ipset::Kind;
 use ferry_model::*;
 use ferry_sources::convert::{self, Interner};
 use serde_json::Value;
 
+use super::super::listing::{sets, virtual_servers};
 use super::super::rules::{CHAINS, JUMPS, Rules};
-use super::super::ruleset::Ruleset;
-use super::super::sets::Set;
 use super::{options, rendered, standing};
 
 const NODE: [&str; 2] = ["192.0.2.10", "2001:db8:2::10"];
@@ -80,58 +78,6 @@ fn options_of(scenario: &Value) -> PlanOptions {
         }
     }
     options
-}
-
-/// Virtual servers as `ipvsadm -S -n` prints them.
-fn ipvsadm(ruleset: &Ruleset) -> BTreeSet<String> {
-    let mut lines = BTreeSet::new();
-    for (at, server) in ruleset.virtuals() {
-        let protocol = match at.protocol {
-            6 => "-t",
-            17 => "-u",
-            _ => "--sctp-service",
-        };
-        let place = format!("{protocol} {}", std::net::SocketAddr::new(at.address, at.port));
-        let persistent = server
-            .service
-            .persistence
-            .map(|time| format!(" -p {}", time.as_secs()));
-        lines.insert(format!(
-            "-A {place} -s {}{}",
-            server.service.scheduler,
-            persistent.unwrap_or_default()
-        ));
-        lines.extend(
-            server
-                .servers
-                .iter()
-                .map(|real| format!("-a {place} -r {real} -m -w 1")),
-        );
-    }
-    lines
-}
-
-/// Sets as `ipset save` prints them.
-fn ipset(ruleset: &Ruleset, family: Family) -> BTreeSet<String> {
-    let mut lines = BTreeSet::new();
-    for set in Set::ALL {
-        let detail = match (set.kind(), family) {
-            (Kind::BitmapPort, _) => "range 0-65535",
-            (_, Family::V4) => "family inet hashsize 1024 maxelem 65536",
-            (_, Family::V6) => "family inet6 hashsize 1024 maxelem 65536",
-        };
-        lines.insert(format!(
-            "create {} {} {detail}",
-            set.name(family),
-            set.kind().as_str()
-        ));
-    }
-    lines.extend(
-        ruleset
-            .entries()
-            .map(|(set, entry)| format!("add {} {entry}", set.name(family))),
-    );
-    lines
 }
 
 type Chains = BTreeMap<(String, String), Vec<String>>;
@@ -236,7 +182,7 @@ fn every_recorded_state_is_rendered_line_for_line() {
             let both = Family::BOTH.map(|family| (family, rendered(planner.plan(), family)));
             let servers = both
                 .iter()
-                .flat_map(|(_, (ruleset, _))| ipvsadm(ruleset))
+                .flat_map(|(_, (ruleset, _))| virtual_servers(ruleset))
                 .collect();
             // What drained when this was recorded had connections of the probes before.
             let mut wanted = lines(&recorded["ipvs"]);
@@ -244,7 +190,7 @@ fn every_recorded_state_is_rendered_line_for_line() {
             compare(&place("ipvs"), &wanted, &servers);
             let sets = both
                 .iter()
-                .flat_map(|(family, (ruleset, _))| ipset(ruleset, *family))
+                .flat_map(|(family, (ruleset, _))| sets(ruleset, *family))
                 .collect();
             compare(&place("ipset"), &lines(&recorded["ipset"]), &sets);
             for (family, (_, rules)) in &both {
