@@ -1,4 +1,4 @@
-//! Clients that want too much or nothing at all, and what they cannot spoil.
+//! Clients that want too much or nothing at all, and machines that give too little: what neither can spoil.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -111,5 +111,91 @@ fn with_few_files_it_serves_and_answers() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     house.api.apply([slice("web", "10.244.1.77")]).unwrap();
     house.wait("a change", || house.table_holds("10.244.1.77"));
+    assert_eq!(daemon.terminate(), Some(0));
+}
+
+#[test]
+fn a_full_run_directory_and_a_read_only_root_do_not_keep_it_from_serving() {
+    let house = House::build("daemon-readonly");
+    house
+        .api
+        .apply([service("web", "10.96.0.10"), slice("web", "10.244.1.2")])
+        .unwrap();
+    let confined = "mount -t tmpfs -o size=4k none /run && { cat /dev/zero >/run/full 2>/dev/null; \
+                    mount -o remount,ro,bind / && ! touch /writable 2>/dev/null && exec \"$0\" \"$@\"; }";
+    let ferry = env!("CARGO_BIN_EXE_ferry");
+    for mode in ["nftables", "iptables"] {
+        let prefix = ["unshare", "--mount", "sh", "-c", confined, ferry];
+        let mut daemon = house.daemon_as(&prefix, mode, &[]);
+        daemon.wait_synced();
+        house.wait("readiness", || house.healthz() == Some(200));
+        assert_eq!(daemon.terminate(), Some(0), "{mode}");
+    }
+}
+
+/// How many messages the kernel could not give to the netlink sockets of a process.
+fn netlink_drops(house: &House, process: u32) -> u64 {
+    let inodes = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let sockets: Vec<String> = inodes
+        .flatten()
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+        .filter_map(|link| {
+            Some(
+                link.to_str()?
+                    .strip_prefix("socket:[")?
+                    .strip_suffix(']')?
+                    .to_owned(),
+            )
+        })
+        .collect();
+    let table = house.node.sh("cat /proc/net/netlink").unwrap();
+    let drops = table.lines().skip(1).filter_map(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let ours = sockets
+            .iter()
+            .any(|inode| Some(inode.as_str()) == columns.last().copied());
+        if ours {
+            columns.get(8)?.parse::<u64>().ok()
+        } else {
+            None
+        }
+    });
+    drops.sum()
+}
+
+#[test]
+fn notifications_that_the_kernel_drops_are_made_up_for() {
+    let house = House::build("daemon-drops");
+    house
+        .api
+        .apply([service("web", "10.96.0.10"), slice("web", "10.244.1.2")])
+        .unwrap();
+    let mut daemon = house.daemon(&[]);
+    daemon.wait_synced();
+    daemon.signal(rustix::process::Signal::STOP);
+    house
+        .node
+        .sh("nft add table ip other; nft add set ip other s '{ type ipv4_addr; }'")
+        .unwrap();
+    let elements: Vec<String> = (0..100_000_u32)
+        .map(|i| {
+            let [_, a, b, c] = i.to_be_bytes();
+            format!("10.{a}.{b}.{c}")
+        })
+        .collect();
+    let script = house.path("flood.nft");
+    let flood = format!(
+        "add element ip other s {{ {} }}\nflush set ip other s\n",
+        elements.join(",")
+    );
+    std::fs::write(&script, flood).unwrap();
+    // Each round tells of every element twice.
+    house.wait("the first drop", || {
+        house.node.sh(&format!("nft -f {}", script.display())).unwrap();
+        netlink_drops(&house, daemon.id()) > 0
+    });
+    house.node.sh("nft delete table ip kube-proxy").unwrap();
+    daemon.signal(rustix::process::Signal::CONT);
+    house.wait("the repair", || house.table_holds("10.96.0.10 . tcp . 80"));
     assert_eq!(daemon.terminate(), Some(0));
 }
