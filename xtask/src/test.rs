@@ -72,7 +72,11 @@ fn tiers(args: &Args, engine: Option<vm::Engine>) -> Result<()> {
     if args.rest.is_empty() {
         let short = fuzz::Args::short();
         tier("fuzz targets", &short.command_line(), fuzz::run(&short));
-        tier("manifests and chart", "cargo xtask deploy", deploy::run());
+        tier(
+            "manifests, chart and package",
+            "cargo xtask deploy",
+            deploy::run(),
+        );
         tier(
             "dashboards and alerts",
             "cargo xtask monitoring",

@@ -1,11 +1,14 @@
 //! What users install, held to the tools they install it with.
 //!
-//! Lives here: rendering `deploy/kubernetes` with kubectl and `deploy/chart` with helm, and reading the objects back
-//! as strictly as an API server does. May touch: a temporary directory. Always holds: an object with a field that
+//! Lives here: rendering `deploy/kubernetes` with kubectl and `deploy/chart` with helm, reading the objects back as
+//! strictly as an API server does, and a service of the lab's network to be served. May touch: temporary directories and
+//! the lab's namespaces. Always holds: an object with a field that
 //! Kubernetes does not know, or of a kind that nobody expected, is an error.
 
 mod render;
+mod serving;
 mod strict;
 
 pub use render::{Mode, ferry, helm, kustomize, repository};
+pub use serving::{MANIFESTS, Running, confined_to, is_served};
 pub use strict::{Objects, objects};

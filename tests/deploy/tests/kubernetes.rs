@@ -163,6 +163,8 @@ fn the_chart_says_what_the_manifests_say() {
                 &mut objects.config.as_mut().unwrap().metadata,
             ] {
                 metadata.labels = None;
+                // an old kubectl writes none as {}
+                metadata.annotations = metadata.annotations.take().filter(|a| !a.is_empty());
             }
             let template = &mut objects.daemons.spec.as_mut().unwrap().template;
             template.metadata.as_mut().unwrap().annotations = None;

@@ -4,35 +4,16 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use ferry_deploy::{Mode, ferry, kustomize, objects};
-use ferry_lab::netns::{Answer, Network, Probe, Proto};
-
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Node
-metadata: {name: node-a}
-status: {addresses: [{type: InternalIP, address: 192.0.2.10}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: default}
-spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], ipFamilies: [IPv4], ports: [{name: http, port: 80, protocol: TCP}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080, protocol: TCP}]
-endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}, nodeName: node-a}]
-";
+use ferry_deploy::{MANIFESTS, Mode, Running, confined_to, ferry, is_served, kustomize, objects};
+use ferry_lab::netns::Network;
 
 /// As a container has it: kernel parameters cannot be written, only the named capabilities can ever be had. The legacy
 /// kind of iptables is in a directory that comes first.
 const CONFINED: &str = r#"mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys || exit
-caps=$1; shift; exec setpriv --no-new-privs --bounding-set="-all$caps" --inh-caps="-all$caps" "$@""#;
+exec setpriv "$@""#;
 
 #[derive(Clone, Copy, Debug)]
 enum Iptables {
@@ -46,15 +27,6 @@ struct Node {
     dir: tempfile::TempDir,
     mode: Mode,
     iptables: Iptables,
-}
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 impl Node {
@@ -114,19 +86,12 @@ impl Node {
     }
 
     fn start(&self, capabilities: &[&str]) -> Running {
-        let caps: String = capabilities
-            .iter()
-            .map(|c| format!(",+{}", c.to_lowercase()))
-            .collect();
-        let log = fs::File::create(self.log()).unwrap();
         let mut command = self.command("unshare");
         command
-            .args(["--mount", "sh", "-c", CONFINED, "sh", &caps])
-            .args(self.line())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
-        Running(command.spawn().unwrap())
+            .args(["--mount", "sh", "-c", CONFINED, "sh"])
+            .args(confined_to(capabilities.iter().copied()))
+            .args(self.line());
+        Running::start(&mut command, &self.log()).unwrap()
     }
 
     fn log(&self) -> std::path::PathBuf {
@@ -135,15 +100,6 @@ impl Node {
 
     fn said(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
-    }
-
-    /// Whether a client from outside comes to be answered.
-    fn serves(&self) -> bool {
-        let probe = Probe::new("client", "10.96.0.10".parse().unwrap(), 80, Proto::Tcp);
-        ferry_lab::wait_until(Duration::from_secs(20), || {
-            let replies = self.network.replies(std::slice::from_ref(&probe)).unwrap();
-            replies[0].iter().all(|reply| reply.answer == Answer::Ok)
-        })
     }
 }
 
@@ -161,7 +117,7 @@ fn serves_as_installed(mode: Mode, iptables: Iptables) {
     let asked_for: Vec<&str> = asked_for.iter().map(String::as_str).collect();
     let running = node.start(&asked_for);
     assert!(
-        node.serves(),
+        is_served(&node.network).unwrap(),
         "{mode:?} with {:?} iptables: {}",
         node.iptables,
         node.said()
