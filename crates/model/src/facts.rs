@@ -27,6 +27,8 @@ pub enum TrafficPolicy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     pub name: ServiceName,
+    /// When the object was made, in seconds since the epoch, as far as it says.
+    pub created: Option<i64>,
     pub kind: ServiceType,
     /// At most one of each family.
     pub cluster_ips: Vec<IpAddr>,
@@ -50,6 +52,7 @@ impl Service {
     pub fn new(name: ServiceName, cluster_ips: Vec<IpAddr>) -> Self {
         Service {
             name,
+            created: None,
             kind: ServiceType::ClusterIp,
             cluster_ips,
             ports: Vec::new(),

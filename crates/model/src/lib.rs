@@ -18,9 +18,10 @@ pub use facts::{
 pub use names::{Family, PerFamily, PortName, Protocol, ServiceName, SliceName};
 pub use options::{DetectLocal, LocalhostNodePorts, NodePortAddress, PlanOptions, Policy};
 pub use plan::{
-    Changed, Detector, Endpoint, External, FamilyTally, FrontendKey, HealthCheck, NodeFamily, NodePlan,
-    NodePorts, Plan, Planner, PortPlan, Replaced, Revision, Scope, ServicePlan, Tally, Update, Verdict,
+    Action, Actions, Allowed, Changed, Client, Contest, Detector, Endpoint, FamilyTally, Frontend,
+    FrontendKey, FrontendKind, HealthCheck, Masqueraded, NodeFamily, NodePlan, NodePorts, Plan, Planner,
+    Pool, PortPlan, Replaced, Revision, Scope, ServicePlan, Tally, Update,
 };
 pub use snapshot::{Affected, Event, Snapshot};
 pub use stale::{StaleFlows, UdpFlow, UdpFrontends, Which, stale_flows};
-pub use trace::{Fate, Origin, Outcome, Packet, Target, trace};
+pub use trace::{Origin, Outcome, Packet, Target, trace};

@@ -50,36 +50,42 @@ pub enum LocalhostNodePorts {
 }
 
 /// Where kube-proxy's modes treat the same packet differently: each difference is a field, not a fork of the code.
+/// Only the plan reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// A cluster IP's port that no service has is rejected; else it is none of our business.
-    pub reject_unknown_ports: bool,
+    pub(crate) reject_unknown_ports: bool,
     /// An address of the service networks that no service has is dropped; else it is none of our business.
-    pub drop_unallocated: bool,
+    pub(crate) drop_unallocated: bool,
     /// Source ranges hold before endpoints are looked at; else a service without endpoints rejects everyone.
-    pub source_ranges_first: bool,
+    pub(crate) source_ranges_first: bool,
     /// Source ranges do not guard a load-balancer IP that the service has as an external IP too.
-    pub external_ips_pass_source_ranges: bool,
+    pub(crate) external_ips_pass_source_ranges: bool,
     /// The node's own traffic to an external address meets the reject or drop of a service without endpoints.
-    pub verdicts_for_own_traffic: bool,
+    pub(crate) verdicts_for_own_traffic: bool,
     /// A node port without endpoints rejects on every local address; else only where node ports are answered.
-    pub node_port_verdicts_everywhere: bool,
+    pub(crate) node_port_verdicts_everywhere: bool,
     /// With a Local external policy, pods and the node itself may use every endpoint.
-    pub short_circuit: bool,
+    pub(crate) short_circuit: bool,
     /// A Local policy without local endpoints uses those of the cluster, and refuses where it may not, instead of
     /// dropping.
-    pub local_falls_back: bool,
+    pub(crate) local_falls_back: bool,
     /// The addresses of services are addresses of the node: it sends to them from themselves, and their other ports
     /// are rejected.
-    pub binds_addresses: bool,
-    pub localhost_node_ports: PerFamily<LocalhostNodePorts>,
+    pub(crate) binds_addresses: bool,
+    /// A client that meets itself is masqueraded at every endpoint; else only at those of this node.
+    pub(crate) remote_hairpins: bool,
+    /// A process stands between client and endpoint.
+    pub(crate) relays: bool,
+    pub(crate) localhost_node_ports: PerFamily<LocalhostNodePorts>,
 }
 
 impl Policy {
     pub fn nftables(localhost_node_ports: bool) -> Self {
-        let localhost = match localhost_node_ports {
-            true => LocalhostNodePorts::Always,
-            false => LocalhostNodePorts::Never,
+        let localhost = if localhost_node_ports {
+            LocalhostNodePorts::Always
+        } else {
+            LocalhostNodePorts::Never
         };
         Policy {
             reject_unknown_ports: true,
@@ -91,6 +97,8 @@ impl Policy {
             short_circuit: true,
             local_falls_back: false,
             binds_addresses: false,
+            remote_hairpins: false,
+            relays: false,
             localhost_node_ports: PerFamily {
                 v4: localhost,
                 v6: localhost,
@@ -109,10 +117,13 @@ impl Policy {
             short_circuit: true,
             local_falls_back: false,
             binds_addresses: false,
+            remote_hairpins: true,
+            relays: false,
             localhost_node_ports: PerFamily {
-                v4: match localhost_node_ports {
-                    true => LocalhostNodePorts::IfAddressed,
-                    false => LocalhostNodePorts::Never,
+                v4: if localhost_node_ports {
+                    LocalhostNodePorts::IfAddressed
+                } else {
+                    LocalhostNodePorts::Never
                 },
                 v6: LocalhostNodePorts::Never,
             },
@@ -130,6 +141,8 @@ impl Policy {
             short_circuit: false,
             local_falls_back: true,
             binds_addresses: true,
+            remote_hairpins: false,
+            relays: false,
             localhost_node_ports: PerFamily::default(),
         }
     }
@@ -137,6 +150,8 @@ impl Policy {
     pub fn userspace() -> Self {
         Policy {
             external_ips_pass_source_ranges: false,
+            verdicts_for_own_traffic: true,
+            relays: true,
             localhost_node_ports: PerFamily {
                 v4: LocalhostNodePorts::Always,
                 v6: LocalhostNodePorts::Always,

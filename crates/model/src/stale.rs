@@ -28,8 +28,8 @@ pub fn stale_flows(old: Option<&ServicePlan>, new: Option<&ServicePlan>) -> Vec<
     let mut stale = Vec::new();
     for port in udp_ports(old) {
         let successor = udp_ports(new).find(|new| new.name == port.name && new.family == port.family);
-        for frontend in port.frontends() {
-            match successor.filter(|new| new.frontends().any(|key| key == frontend)) {
+        for frontend in port.keys() {
+            match successor.filter(|new| new.keys().any(|key| key == frontend)) {
                 Some(new) => stale.extend(flows_of_gone_endpoints(port, new, frontend)),
                 None => stale.push(StaleFlows {
                     frontend,
@@ -40,10 +40,9 @@ pub fn stale_flows(old: Option<&ServicePlan>, new: Option<&ServicePlan>) -> Vec<
     }
     for port in udp_ports(new).filter(|port| port.serving().next().is_some()) {
         let predecessor = udp_ports(old).find(|old| old.name == port.name && old.family == port.family);
-        for frontend in port.frontends() {
-            let had_it = |old: &&PortPlan| {
-                old.serving().next().is_some() && old.frontends().any(|key| key == frontend)
-            };
+        for frontend in port.keys() {
+            let had_it =
+                |old: &&PortPlan| old.serving().next().is_some() && old.keys().any(|key| key == frontend);
             if predecessor.filter(had_it).is_none() {
                 stale.push(StaleFlows {
                     frontend,
@@ -110,7 +109,7 @@ impl UdpFrontends {
         };
         for port in plan.ports(family).filter(|port| port.protocol() == Protocol::Udp) {
             let serving: HashSet<SocketAddr> = port.serving().map(|endpoint| endpoint.address()).collect();
-            for frontend in port.frontends() {
+            for frontend in port.keys() {
                 match frontend {
                     FrontendKey::Address(address, port, _) => {
                         all.by_address
@@ -127,9 +126,9 @@ impl UdpFrontends {
 
     /// Whether the flow belongs to one of the frontends and is answered by none of its endpoints.
     pub fn is_stale(&self, flow: &UdpFlow) -> bool {
-        let node_port = || match self.node_addresses.contains(&flow.destination.ip()) {
-            true => self.by_node_port.get(&flow.destination.port()),
-            false => None,
+        let node_port = || {
+            let ours = self.node_addresses.contains(&flow.destination.ip());
+            ours.then(|| self.by_node_port.get(&flow.destination.port()))?
         };
         let serving = self.by_address.get(&flow.destination).or_else(node_port);
         serving.is_some_and(|serving| !serving.contains(&flow.responder))

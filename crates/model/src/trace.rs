@@ -1,4 +1,5 @@
-//! What a plan means for one packet: the executable specification that every backend is held to.
+//! What a plan means for one packet: the executable specification that every backend is held to. It looks up what is
+//! decided and says why.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -6,7 +7,10 @@ use std::time::Duration;
 
 use crate::facts::TrafficPolicy;
 use crate::names::{Family, PortName, Protocol};
-use crate::plan::{Detector, FrontendKey, NodeFamily, NodePorts, Plan, PortPlan, Scope, Verdict};
+use crate::plan::{
+    Action, Client, Detector, Frontend, FrontendKey, FrontendKind, Masqueraded, NodeFamily, Plan, PortPlan,
+    Scope,
+};
 
 /// The first packet of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,22 +33,13 @@ pub enum Origin {
 /// What becomes of a packet, and why, step by step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    pub fate: Fate,
-    pub steps: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+    pub action: Action,
+    /// The service port whose it is.
+    pub port: Option<PortName>,
     /// It goes to one of these, each as likely as the other; with an affinity, to the one the client had before.
-    Forward {
-        port: PortName,
-        targets: Vec<Target>,
-        affinity: Option<Duration>,
-    },
-    Drop,
-    Reject,
-    /// It is not for a service: the host treats it as if we were not there.
-    Host,
+    pub targets: Vec<Target>,
+    pub affinity: Option<Duration>,
+    pub steps: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,301 +54,253 @@ pub fn trace(plan: &Plan, packet: &Packet) -> Outcome {
         plan,
         packet,
         node: plan.node().family(Family::of(packet.destination)),
-        steps: vec![],
+        outcome: Outcome {
+            action: Action::NotOurs,
+            port: None,
+            targets: Vec::new(),
+            affinity: None,
+            steps: Vec::new(),
+        },
     };
-    let fate = tracer.fate();
-    Outcome {
-        fate,
-        steps: tracer.steps,
-    }
+    tracer.outcome.action = tracer.action();
+    tracer.outcome
 }
 
 struct Tracer<'a> {
     plan: &'a Plan,
     packet: &'a Packet,
     node: &'a NodeFamily,
-    steps: Vec<String>,
+    outcome: Outcome,
 }
 
 impl<'a> Tracer<'a> {
-    fn fate(&mut self) -> Fate {
+    fn action(&mut self) -> Action {
         let Packet {
             destination,
             port,
             protocol,
             ..
         } = *self.packet;
-        if let Some(service_port) = self
-            .plan
-            .port_at(&FrontendKey::Address(destination, port, protocol))
+        let key = FrontendKey::Address(destination, port, protocol);
+        if let Some(service_port) = self.plan.port_at(&key)
+            && let Some(frontend) = service_port.deciding().find(|frontend| frontend.key == key)
         {
-            return self.at_address(service_port);
+            self.step(format!(
+                "{destination}:{port} is {} of {}",
+                article(frontend.kind),
+                service_port.name
+            ));
+            return self.at(service_port, frontend);
         }
-        let node_port = FrontendKey::NodePort(Family::of(destination), port, protocol);
-        if self.is_local_address(destination) {
-            if let Some(service_port) = self.plan.port_at(&node_port) {
-                return self.at_node_port(service_port);
-            }
+        if !self.node.has(destination) {
+            return self.at_no_frontend();
+        }
+        let key = FrontendKey::NodePort(Family::of(destination), port, protocol);
+        let Some(service_port) = self.plan.port_at(&key) else {
             self.step(format!(
                 "{destination} is this node's own and {port}/{protocol} is no node port"
             ));
-            return Fate::Host;
-        }
-        self.at_no_frontend()
+            return Action::NotOurs;
+        };
+        self.at_node_port(service_port)
     }
 
-    fn at_address(&mut self, port: &'a PortPlan) -> Fate {
-        let destination = self.packet.destination;
-        if destination == port.cluster_ip {
-            self.step(format!(
-                "{destination}:{} is the cluster IP of {}",
-                port.port, port.name
-            ));
-            return self.at_cluster_ip(port);
-        }
-        let kind = if port.load_balancer_ips.contains(&destination) {
-            "load-balancer"
+    fn at_node_port(&mut self, port: &'a PortPlan) -> Action {
+        let (destination, number) = (self.packet.destination, self.packet.port);
+        let kind = if destination.is_loopback() {
+            FrontendKind::LocalhostNodePort
         } else {
-            "external"
+            FrontendKind::NodePort
         };
-        self.step(format!(
-            "{destination}:{} is a {kind} IP of {}",
-            port.port, port.name
-        ));
-        if !self.passes_source_ranges(port) {
-            return Fate::Drop;
+        let is = format!("{number} is a node port of {}", port.name);
+        if self.node.answers_node_ports_at(destination)
+            && let Some(frontend) = port.frontends(kind).next()
+        {
+            self.step(is);
+            return self.at(port, frontend);
         }
-        let verdicts_reach_it = self.plan.node().policy.verdicts_for_own_traffic
-            || !self.is_from_node()
-            || self.is_local_address(destination);
-        self.at_external(port, verdicts_reach_it)
-    }
-
-    fn at_cluster_ip(&mut self, port: &'a PortPlan) -> Fate {
-        match port.internal {
-            Verdict::Forward(scope) => {
-                let masquerade = self.masquerade_cluster_ip();
-                self.forward(port, scope, masquerade)
+        let others = port.frontends(FrontendKind::NodePort).next();
+        let refusal = others.map(|frontend| frontend.actions.others);
+        match refusal.filter(|_| self.plan.node().refuses_node_ports_everywhere) {
+            Some(Action::Reject) => {
+                self.step(format!("{is}, which no endpoint can serve: rejected"));
+                Action::Reject
             }
-            Verdict::Drop => {
-                self.step(
-                    "the internal traffic policy is Local, this node has no endpoint, others have: dropped"
-                        .into(),
-                );
-                Fate::Drop
+            Some(Action::Drop) => {
+                self.step(format!("{is}, which has no local endpoint: dropped"));
+                Action::Drop
             }
-            Verdict::Reject => {
-                self.step("no endpoint can serve it: rejected".into());
-                Fate::Reject
+            Some(Action::Forward { .. } | Action::NotOurs) | None => {
+                self.step(format!("{is}, but not answered at {destination}"));
+                Action::NotOurs
             }
         }
     }
 
-    fn masquerade_cluster_ip(&mut self) -> bool {
-        if self.plan.node().masquerade_all {
-            self.step("all cluster IP traffic is masqueraded".into());
-            return true;
+    fn at(&mut self, port: &'a PortPlan, frontend: &Frontend) -> Action {
+        self.outcome.port = Some(port.name.clone());
+        if let Some(allowed) = &frontend.allowed {
+            let source = self.packet.source;
+            if !allowed.contains(source) {
+                self.step(format!(
+                    "{source} is outside the service's source ranges: dropped"
+                ));
+                return Action::Drop;
+            }
+            self.step(format!("{source} is within the service's source ranges"));
         }
-        match (&self.node.detector, self.is_from_local_pod()) {
-            (Detector::None, _)
-                if self.plan.node().policy.binds_addresses && self.plan.is_cluster_ip(self.packet.source) =>
-            {
-                self.step("the client is the node, by the service's own address: masqueraded".into());
-                true
-            }
-            (Detector::None, _) => {
-                self.step("local pods cannot be told from others: the source address is kept".into());
-                false
-            }
-            (_, true) => {
-                self.step("the client is a pod: the source address is kept".into());
-                false
-            }
-            (_, false) => {
-                self.step("the client is no pod: masqueraded, so that answers come back this way".into());
-                true
-            }
+        let client = self.client(frontend);
+        let action = frontend.actions.of(client);
+        if frontend.kind == FrontendKind::ClusterIp {
+            self.explain_internal(action, client);
+        } else {
+            self.explain_external(port, action, client);
         }
+        if let Action::Forward { scope, masquerade } = action {
+            self.forward(port, scope, masquerade);
+        }
+        action
     }
 
-    fn at_node_port(&mut self, port: &'a PortPlan) -> Fate {
-        let destination = self.packet.destination;
-        let answered = match &self.node.node_ports {
-            NodePorts::All => !destination.is_loopback() || self.node.localhost_node_ports,
-            NodePorts::Only(addresses) => addresses.contains(&destination),
+    fn explain_internal(&mut self, action: Action, client: Client) {
+        let why = match action {
+            Action::Drop => {
+                "the internal traffic policy is Local, this node has no endpoint, others have: dropped"
+            }
+            Action::Reject => "no endpoint can serve it: rejected",
+            Action::NotOurs => "the node's own traffic is not looked at: it leaves",
+            Action::Forward { .. } if self.plan.node().relays => RELAYED,
+            Action::Forward { .. } => match (self.node.masqueraded, client) {
+                (Masqueraded::Everybody, _) => "all cluster IP traffic is masqueraded",
+                (Masqueraded::Node, Client::Node) => {
+                    "the client is the node, by the service's own address: masqueraded"
+                }
+                (Masqueraded::Nobody | Masqueraded::Node, _) => {
+                    "local pods cannot be told from others: the source address is kept"
+                }
+                (Masqueraded::NotPods, Client::Pod) => "the client is a pod: the source address is kept",
+                (Masqueraded::NotPods, Client::Node | Client::Other) => {
+                    "the client is no pod: masqueraded, so that answers come back this way"
+                }
+            },
         };
-        let number = self.packet.port;
-        if answered {
-            self.step(format!("{number} is a node port of {}", port.name));
-            return self.at_external(port, true);
-        }
-        if self.plan.node().policy.node_port_verdicts_everywhere && !port.has_endpoints {
-            self.step(format!(
-                "{number} is a node port of {}, which no endpoint can serve: rejected",
-                port.name
-            ));
-            return Fate::Reject;
-        }
-        if self.plan.node().policy.node_port_verdicts_everywhere && port.external.verdict == Verdict::Drop {
-            self.step(format!(
-                "{number} is a node port of {}, which has no local endpoint: dropped",
-                port.name
-            ));
-            return Fate::Drop;
-        }
-        self.step(format!(
-            "{number} is a node port of {}, but not answered at {destination}",
-            port.name
-        ));
-        Fate::Host
+        self.step(why.into());
     }
 
-    /// Traffic for an address or port that is open to the outside.
-    fn at_external(&mut self, port: &'a PortPlan, verdicts_reach_it: bool) -> Fate {
-        if !port.has_endpoints {
-            if !verdicts_reach_it {
-                self.step(
-                    "no endpoint can serve it, and the node's own traffic is not looked at: it leaves".into(),
-                );
-                return Fate::Host;
+    fn explain_external(&mut self, port: &PortPlan, action: Action, client: Client) {
+        let local = port.external_policy == TrafficPolicy::Local;
+        let why = match (action, client) {
+            (Action::Reject, _) => "no endpoint can serve it: rejected",
+            (Action::NotOurs, _) => {
+                "no endpoint can serve it, and the node's own traffic is not looked at: it leaves"
             }
-            self.step("no endpoint can serve it: rejected".into());
-            return Fate::Reject;
-        }
-        match port.external.policy {
-            TrafficPolicy::Cluster => {
-                self.step("the external traffic policy is Cluster: masqueraded".into());
-                self.forward(port, Scope::Cluster, true)
+            (Action::Drop, _) if !local => "only the node itself may use it: dropped",
+            (Action::Drop, _) => {
+                "the external traffic policy is Local, this node has no endpoint, others have: dropped"
             }
-            TrafficPolicy::Local => self.at_local_policy(port),
-        }
+            (Action::Forward { .. }, _) if self.plan.node().relays => RELAYED,
+            (Action::Forward { .. }, _) if !local => "the external traffic policy is Cluster: masqueraded",
+            (
+                Action::Forward {
+                    scope: Scope::Cluster,
+                    ..
+                },
+                Client::Pod,
+            ) => "the external traffic policy is Local, but the client is a pod: every endpoint will do",
+            (
+                Action::Forward {
+                    scope: Scope::Cluster,
+                    ..
+                },
+                Client::Node,
+            ) => "the external traffic policy is Local, but the client is the node: every endpoint will do",
+            (Action::Forward { .. }, _) => {
+                "the external traffic policy is Local: only endpoints here, the source address is kept"
+            }
+        };
+        self.step(why.into());
     }
 
-    fn at_local_policy(&mut self, port: &'a PortPlan) -> Fate {
-        if self.plan.node().policy.short_circuit {
-            if self.is_from_local_pod() {
-                self.step(
-                    "the external traffic policy is Local, but the client is a pod: every endpoint will do"
-                        .into(),
-                );
-                return self.forward(port, Scope::Cluster, false);
-            }
-            if self.is_from_node() {
-                self.step("the external traffic policy is Local, but the client is the node: every endpoint will do".into());
-                return self.forward(port, Scope::Cluster, true);
-            }
-        }
-        self.step(
-            "the external traffic policy is Local: only endpoints here, the source address is kept".into(),
-        );
-        match port.external.verdict {
-            Verdict::Forward(scope) => self.forward(port, scope, false),
-            Verdict::Drop => {
-                self.step("this node has no endpoint, others have: dropped".into());
-                Fate::Drop
-            }
-            Verdict::Reject => Fate::Reject,
-        }
-    }
-
-    fn passes_source_ranges(&mut self, port: &PortPlan) -> bool {
-        let policy = &self.plan.node().policy;
-        let destination = &self.packet.destination;
-        let guarded = port.load_balancer_ips.contains(destination)
-            && !(policy.external_ips_pass_source_ranges && port.external_ips.contains(destination))
-            && !port.source_ranges.is_empty()
-            && (port.has_endpoints || policy.source_ranges_first);
-        if !guarded {
-            return true;
-        }
+    fn forward(&mut self, port: &PortPlan, scope: Scope, masquerade: bool) {
         let source = self.packet.source;
-        let allowed = port.source_ranges.iter().any(|range| range.contains(&source))
-            || (port.node_in_source_ranges && port.load_balancer_ips.contains(&source));
-        let verdict = if allowed { "within" } else { "outside" };
-        let end = if allowed { "" } else { ": dropped" };
-        self.step(format!("{source} is {verdict} the service's source ranges{end}"));
-        allowed
-    }
-
-    fn forward(&mut self, port: &PortPlan, scope: Scope, masquerade: bool) -> Fate {
-        let source = self.packet.source;
-        let targets: Vec<Target> = port
-            .pool(scope)
+        let pool = port.pool(scope).iter();
+        self.outcome.targets = pool
             .map(|endpoint| Target {
                 address: endpoint.address(),
-                masquerade: masquerade || endpoint.address().ip() == source,
+                masquerade: masquerade || endpoint.hairpins() && endpoint.address().ip() == source,
             })
             .collect();
-        let pool = match scope {
+        let place = match scope {
             Scope::Cluster => "of the cluster",
             Scope::Local => "on this node",
         };
-        self.step(format!("one of {} endpoint(s) {pool} gets it", targets.len()));
-        if !masquerade && targets.iter().any(|target| target.masquerade) {
+        let count = self.outcome.targets.len();
+        self.step(format!("one of {count} endpoint(s) {place} gets it"));
+        if !masquerade && self.outcome.targets.iter().any(|target| target.masquerade) {
             self.step("the client may meet itself: masqueraded then".into());
         }
+        self.outcome.affinity = port.affinity;
         if let Some(timeout) = port.affinity {
             self.step(format!("a client keeps its endpoint for {} s", timeout.as_secs()));
         }
-        Fate::Forward {
-            port: port.name.clone(),
-            targets,
-            affinity: port.affinity,
-        }
     }
 
-    fn at_no_frontend(&mut self) -> Fate {
+    fn at_no_frontend(&mut self) -> Action {
         let Packet {
             destination,
             port,
             protocol,
             ..
         } = *self.packet;
-        let policy = &self.plan.node().policy;
-        if self.plan.is_cluster_ip(destination) {
-            return match policy.reject_unknown_ports {
-                true => {
-                    self.step(format!(
-                        "{destination} is a cluster IP, but has no port {port}/{protocol}: rejected"
-                    ));
-                    Fate::Reject
-                }
-                false => {
-                    self.step(format!(
-                        "{destination} is a cluster IP, but has no port {port}/{protocol}"
-                    ));
-                    Fate::Host
-                }
+        let node = self.plan.node();
+        let is_cluster_ip = self.plan.is_cluster_ip(destination);
+        let bound = node.binds_service_addresses && self.plan.is_service_address(destination);
+        let (what, action) = if is_cluster_ip || bound {
+            let what = if is_cluster_ip {
+                "cluster IP"
+            } else {
+                "service's address"
             };
-        }
-        if policy.binds_addresses && self.plan.is_service_address(destination) {
-            self.step(format!(
-                "{destination} is a service's address, but has no port {port}/{protocol}: rejected"
-            ));
-            return Fate::Reject;
-        }
-        if policy.drop_unallocated
-            && self
-                .node
-                .service_cidrs
-                .iter()
-                .any(|cidr| cidr.contains(&destination))
+            let what = format!("{destination} is a {what}, but has no port {port}/{protocol}");
+            (what, node.unknown_ports)
+        } else if self
+            .node
+            .service_cidrs
+            .iter()
+            .any(|cidr| cidr.contains(&destination))
         {
-            self.step(format!(
-                "{destination} is of the service network, but no service has it: dropped"
-            ));
-            return Fate::Drop;
-        }
-        self.step(format!("no service is at {destination}:{port}/{protocol}"));
-        Fate::Host
+            let what = format!("{destination} is of the service network, but no service has it");
+            (what, node.unallocated)
+        } else {
+            let what = format!("no service is at {destination}:{port}/{protocol}");
+            (what, Action::NotOurs)
+        };
+        let end = match action {
+            Action::Reject => ": rejected",
+            Action::Drop => ": dropped",
+            Action::Forward { .. } | Action::NotOurs => "",
+        };
+        self.step(what + end);
+        action
     }
 
-    fn is_local_address(&self, address: IpAddr) -> bool {
-        address.is_loopback() || self.node.addresses.contains(&address)
+    /// What is not ours is not looked at, whatever address it comes from.
+    fn client(&self, frontend: &Frontend) -> Client {
+        let is_node = self.is_from_node();
+        if self.is_from_local_pod() && !(is_node && frontend.actions.node == Action::NotOurs) {
+            Client::Pod
+        } else if is_node {
+            Client::Node
+        } else {
+            Client::Other
+        }
     }
 
     fn is_from_node(&self) -> bool {
-        self.packet.origin == Origin::Node || self.is_local_address(self.packet.source)
+        if self.plan.node().binds_service_addresses {
+            return self.plan.is_cluster_ip(self.packet.source);
+        }
+        self.packet.origin == Origin::Node || self.node.has(self.packet.source)
     }
 
     fn is_from_local_pod(&self) -> bool {
@@ -370,6 +317,18 @@ impl<'a> Tracer<'a> {
     }
 
     fn step(&mut self, what: String) {
-        self.steps.push(what);
+        self.outcome.steps.push(what);
+    }
+}
+
+const RELAYED: &str = "this node relays it: the endpoint sees the node's address";
+
+fn article(kind: FrontendKind) -> String {
+    match kind {
+        FrontendKind::ClusterIp => format!("the {kind}"),
+        FrontendKind::ExternalIp => format!("an {kind}"),
+        FrontendKind::LoadBalancerIp | FrontendKind::NodePort | FrontendKind::LocalhostNodePort => {
+            format!("a {kind}")
+        }
     }
 }

@@ -396,13 +396,13 @@ fn every_case_of_the_table() {
             bytes.collect::<Vec<_>>().join(" ")
         };
         assert_eq!(
-            bytes(addresses(port.cluster())),
+            bytes(addresses(port.pool(Scope::Cluster).iter())),
             case.cluster,
             "cluster pool: {}",
             case.what
         );
         assert_eq!(
-            bytes(addresses(port.local())),
+            bytes(addresses(port.pool(Scope::Local).iter())),
             case.local,
             "local pool: {}",
             case.what
@@ -425,7 +425,7 @@ fn endpoints_sort_by_their_text() {
     let planner = planned(options(Policy::nftables(false)), events);
     let port = &planner.plan().service(&name("ns/svc")).unwrap().ports[0];
     assert_eq!(
-        addresses(port.cluster()),
+        addresses(port.pool(Scope::Cluster).iter()),
         ["10.0.1.10:8080", "10.0.1.1:8080", "10.0.1.2:8080"]
     );
 }
@@ -454,7 +454,7 @@ fn slices_merge_and_the_living_beat_the_terminating() {
     let planner = planned(options(Policy::nftables(false)), events);
     let port = &planner.plan().service(&name("ns/svc")).unwrap().ports[0];
     assert_eq!(
-        addresses(port.cluster()),
+        addresses(port.pool(Scope::Cluster).iter()),
         ["10.0.0.1:8080", "10.0.0.2:8080", "10.0.0.3:8080"]
     );
     assert!(
@@ -474,7 +474,10 @@ fn a_named_port_may_differ_between_slices() {
     ];
     let planner = planned(options(Policy::nftables(false)), events);
     let port = &planner.plan().service(&name("ns/svc")).unwrap().ports[0];
-    assert_eq!(addresses(port.cluster()), ["10.0.0.1:8080", "10.0.0.1:9090"]);
+    assert_eq!(
+        addresses(port.pool(Scope::Cluster).iter()),
+        ["10.0.0.1:8080", "10.0.0.1:9090"]
+    );
 }
 
 #[test]

@@ -168,7 +168,7 @@ proptest! {
         let mut seen = BTreeMap::new();
         for service in planner.plan().services() {
             for port in &service.ports {
-                for key in port.frontends() {
+                for key in port.keys() {
                     let owner = seen.entry(key).or_insert_with(|| port.name.clone());
                     prop_assert_eq!(&*owner, &port.name);
                     prop_assert_eq!(&planner.plan().port_at(&key).map(|port| port.name.clone()), &Some(port.name.clone()));
@@ -187,7 +187,8 @@ proptest! {
         };
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             let packet = Packet { source: ip(&format!("10.0.0.{source}")), origin: Origin::Network(None), destination, port, protocol };
-            let Fate::Forward { port, targets, .. } = trace(planner.plan(), &packet).fate else { continue };
+            let outcome = trace(planner.plan(), &packet);
+            let (Action::Forward { .. }, Some(port), targets) = (outcome.action, outcome.port, outcome.targets) else { continue };
             let service = planner.plan().service(&port.service).unwrap();
             let planned = service.ports.iter().find(|p| p.name == port && p.family == Family::V4).unwrap();
             prop_assert!(!targets.is_empty());

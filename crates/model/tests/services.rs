@@ -10,6 +10,21 @@ fn port_of<'a>(planner: &'a Planner, service: &str) -> &'a PortPlan {
     &planner.plan().service(&name(service)).unwrap().ports[0]
 }
 
+fn external_ips(planner: &Planner, service: &str) -> Vec<std::net::IpAddr> {
+    port_of(planner, service)
+        .addresses(FrontendKind::ExternalIp)
+        .collect()
+}
+
+/// `kind address` of each frontend of a port, with the ranges that may use it.
+fn frontends(port: &PortPlan) -> Vec<String> {
+    let show = |frontend: &Frontend| match &frontend.allowed {
+        Some(allowed) => format!("{} {} for {:?}", frontend.kind, frontend.key, allowed.ranges),
+        None => format!("{} {}", frontend.kind, frontend.key),
+    };
+    port.frontends.iter().map(show).collect()
+}
+
 #[test]
 fn each_family_gets_its_own_addresses() {
     let mut svc = service("ns/dual", "172.30.0.1");
@@ -17,17 +32,17 @@ fn each_family_gets_its_own_addresses() {
     svc.external_ips = vec![ip("1.2.3.4"), ip("2001:db8::4")];
     svc.load_balancer_ips = vec![ip("5.6.7.8"), ip("2001:db8::8")];
     svc.source_ranges = vec![net("203.0.113.0/24"), net("2001:db8:1::/48")];
-    let planner = planned(options(Policy::iptables(true)), [add(svc)]);
+    let planner = planned(options(Policy::nftables(false)), [add(svc)]);
     let ports = &planner.plan().service(&name("ns/dual")).unwrap().ports;
     let v6 = ports.iter().find(|port| port.family == Family::V6).unwrap();
     assert_eq!(ports.len(), 2);
     assert_eq!(
-        (v6.cluster_ip, &v6.external_ips[..]),
-        (ip("fd00:172::1"), &[ip("2001:db8::4")][..])
-    );
-    assert_eq!(
-        (&v6.load_balancer_ips[..], &v6.source_ranges[..]),
-        (&[ip("2001:db8::8")][..], &[net("2001:db8:1::/48")][..])
+        frontends(v6),
+        [
+            "cluster IP [fd00:172::1]:80",
+            "external IP [2001:db8::4]:80",
+            "load-balancer IP [2001:db8::8]:80 for [2001:db8:1::/48]",
+        ]
     );
 }
 
@@ -35,17 +50,12 @@ fn each_family_gets_its_own_addresses() {
 fn a_range_of_everyone_lifts_the_restriction_of_its_family_only() {
     let mut svc = service("ns/lb", "172.30.0.1");
     svc.cluster_ips.push(ip("fd00:172::1"));
+    svc.load_balancer_ips = vec![ip("5.6.7.8"), ip("2001:db8::8")];
     svc.source_ranges = vec![net("203.0.113.0/24"), net("0.0.0.0/0"), net("2001:db8:1::/48")];
-    let planner = planned(options(Policy::iptables(true)), [add(svc)]);
-    let ranges: Vec<usize> = planner
-        .plan()
-        .service(&name("ns/lb"))
-        .unwrap()
-        .ports
-        .iter()
-        .map(|p| p.source_ranges.len())
-        .collect();
-    assert_eq!(ranges, [0, 1]);
+    let planner = planned(options(Policy::nftables(false)), [add(svc)]);
+    let ports = &planner.plan().service(&name("ns/lb")).unwrap().ports;
+    let guarded = |port: &PortPlan| port.frontends.iter().any(|frontend| frontend.allowed.is_some());
+    assert_eq!(ports.iter().map(guarded).collect::<Vec<_>>(), [false, true]);
 }
 
 #[test]
@@ -56,7 +66,8 @@ fn the_gate_hides_external_ips_but_the_service_stays_external() {
     options.allow_external_ips = false;
     let planner = planned(options, [add(svc)]);
     let port = port_of(&planner, "ns/ext");
-    assert!(port.external_ips.is_empty() && port.externally_accessible);
+    assert_eq!(frontends(port), ["cluster IP 172.30.0.1:80"]);
+    assert!(port.external.is_some());
 }
 
 #[test]
@@ -79,7 +90,7 @@ fn a_contested_address_goes_to_the_lowest_name_and_back() {
         options(Policy::iptables(true)),
         [add(claim("ns/b", "172.30.0.2"))],
     );
-    assert_eq!(port_of(&planner, "ns/b").external_ips, [ip("1.2.3.4")]);
+    assert_eq!(external_ips(&planner, "ns/b"), [ip("1.2.3.4")]);
 
     let update = planner.update([add(claim("ns/a", "172.30.0.1"))]);
     assert_eq!(
@@ -87,8 +98,8 @@ fn a_contested_address_goes_to_the_lowest_name_and_back() {
         2,
         "the loser is planned again with the winner"
     );
-    assert_eq!(port_of(&planner, "ns/a").external_ips, [ip("1.2.3.4")]);
-    assert!(port_of(&planner, "ns/b").external_ips.is_empty());
+    assert_eq!(external_ips(&planner, "ns/a"), [ip("1.2.3.4")]);
+    assert!(external_ips(&planner, "ns/b").is_empty());
     let skipped: Vec<String> = planner.plan().skipped().iter().map(Skipped::to_string).collect();
     assert_eq!(
         skipped,
@@ -96,7 +107,7 @@ fn a_contested_address_goes_to_the_lowest_name_and_back() {
     );
 
     planner.update([Event::Service(name("ns/a"), None)]);
-    assert_eq!(port_of(&planner, "ns/b").external_ips, [ip("1.2.3.4")]);
+    assert_eq!(external_ips(&planner, "ns/b"), [ip("1.2.3.4")]);
     assert!(planner.plan().skipped().is_empty());
 }
 
@@ -109,7 +120,7 @@ fn a_stolen_cluster_ip_takes_the_port_with_it() {
     let mut planner = planned(options(Policy::nftables(false)), events);
     assert!(planner.plan().service(&name("ns/b")).unwrap().ports.is_empty());
     planner.update([Event::Service(name("ns/a"), None)]);
-    assert_eq!(port_of(&planner, "ns/b").cluster_ip, ip("172.30.0.1"));
+    assert_eq!(frontends(port_of(&planner, "ns/b")), ["cluster IP 172.30.0.1:80"]);
     planner.update([Event::Service(name("ns/b"), None)]);
     assert!(!planner.plan().is_cluster_ip(ip("172.30.0.1")));
 }

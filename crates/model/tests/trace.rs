@@ -32,8 +32,9 @@ fn outcome(planner: &Planner, from: &str, to: &str) -> String {
     };
     let outcome = trace(planner.plan(), &packet);
     assert!(!outcome.steps.is_empty(), "every decision has a reason");
-    match outcome.fate {
-        Fate::Forward { targets, .. } => {
+    match outcome.action {
+        Action::Forward { .. } => {
+            let targets = outcome.targets;
             let masquerade = targets.iter().any(|target| target.masquerade);
             let reached: Vec<String> = targets
                 .iter()
@@ -41,9 +42,9 @@ fn outcome(planner: &Planner, from: &str, to: &str) -> String {
                 .collect();
             format!("{}{}", reached.join(" "), if masquerade { " m" } else { "" })
         }
-        Fate::Drop => "drop".into(),
-        Fate::Reject => "reject".into(),
-        Fate::Host => "host".into(),
+        Action::Drop => "drop".into(),
+        Action::Reject => "reject".into(),
+        Action::NotOurs => "host".into(),
     }
 }
 

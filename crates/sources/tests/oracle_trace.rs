@@ -167,7 +167,7 @@ fn packet(plan: &Plan, probe: &Value, from: &str) -> Packet {
     let source = match from {
         // The node reaches its own addresses from themselves, everything else by its main one.
         "node" if is_node_address(destination) => destination,
-        "node" if plan.node().policy.binds_addresses && plan.is_service_address(destination) => destination,
+        "node" if plan.node().binds_service_addresses && plan.is_service_address(destination) => destination,
         // The client has an address in each of the node's networks and uses the nearer one.
         "client" if name_of(destination) == "node2" => address_of("client2", family),
         host => address_of(host, family),
@@ -218,23 +218,24 @@ fn difference(planner: &Planner, probe: &Value, from: &str, recorded: &Value) ->
             .collect()
     };
     let result = recorded["result"].as_str().unwrap();
-    let agrees = match &outcome.fate {
-        Fate::Reject => result == "refused",
-        Fate::Drop => result == "timeout",
+    let targets = &outcome.targets;
+    let agrees = match outcome.action {
+        Action::Reject => result == "refused",
+        Action::Drop => result == "timeout",
         // Not ours: the node's own addresses have no listener there, and the gateway swallows the rest.
-        Fate::Host if is_node_address(packet.destination) => result == "refused",
-        Fate::Host => ["timeout", "unreachable"].contains(&result),
-        Fate::Forward { affinity, .. } if recorded.get("sticky").is_some() => {
-            result == "ok" && affinity.is_some() && recorded["sticky"] == Value::Bool(true)
+        Action::NotOurs if is_node_address(packet.destination) => result == "refused",
+        Action::NotOurs => ["timeout", "unreachable"].contains(&result),
+        Action::Forward { .. } if recorded.get("sticky").is_some() => {
+            result == "ok" && outcome.affinity.is_some() && recorded["sticky"] == Value::Bool(true)
         }
-        Fate::Forward { targets, .. }
+        Action::Forward { .. }
             if targets
                 .iter()
                 .all(|target| answer_misses_the_node(&packet, target)) =>
         {
             result == "timeout"
         }
-        Fate::Forward { targets, .. } => {
+        Action::Forward { .. } => {
             let backend = |t: &Target| format!("{}:{}", name_of(t.address.ip()), t.address.port());
             let backends: BTreeSet<String> = targets.iter().map(backend).collect();
             let sources: BTreeSet<String> = targets
@@ -255,8 +256,9 @@ fn difference(planner: &Planner, probe: &Value, from: &str, recorded: &Value) ->
     };
     (!agrees).then(|| {
         format!(
-            "{recorded}\n    but trace says {:?}\n    {}",
-            outcome.fate,
+            "{recorded}\n    but trace says {:?}, {:?}\n    {}",
+            outcome.action,
+            outcome.targets,
             outcome.steps.join("\n    ")
         )
     })

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use ferry_model::{
-    Detector, Endpoint, Family, NodePorts, Plan, PortPlan, Scope, ServicePlan, TrafficPolicy, Verdict,
+    Action, Detector, Endpoint, Family, Frontend, FrontendKind, NodePorts, Plan, PortPlan, Scope,
+    ServicePlan, TrafficPolicy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -101,10 +102,12 @@ pub struct PortReport {
     pub protocol: String,
     /// IPv4 or IPv6.
     pub family: String,
-    /// The cluster IP with the port.
-    pub cluster_ip: String,
+    /// The cluster IP with the port, unless another service has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_ip: Option<String>,
     /// What happens to traffic for it.
-    pub internal: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub internal: Option<String>,
     /// External and load-balancer addresses with the port, and node ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub external_addresses: Vec<String>,
@@ -195,19 +198,28 @@ impl ServiceReport {
 
 impl PortReport {
     fn of(port: &PortPlan) -> Self {
-        let at = |address| std::net::SocketAddr::new(address, port.port).to_string();
-        let mut external_addresses: Vec<String> = port.external_addresses().map(at).collect();
-        external_addresses.extend(port.node_port.map(|node_port| format!("node port {node_port}")));
+        let outside = |frontend: &&Frontend| match frontend.kind {
+            FrontendKind::ExternalIp | FrontendKind::LoadBalancerIp | FrontendKind::NodePort => true,
+            FrontendKind::ClusterIp | FrontendKind::LocalhostNodePort => false,
+        };
+        let external: Vec<&Frontend> = port.deciding().filter(outside).collect();
+        let allowed = external.iter().find_map(|frontend| frontend.allowed.as_ref());
+        let decided = |frontend: &Frontend, policy| what(frontend.actions.others, policy);
         Self {
             port: port.name.port.to_string(),
             protocol: port.protocol().to_string(),
             family: port.family.to_string(),
-            cluster_ip: at(port.cluster_ip),
-            internal: verdict(port.internal, port.internal_policy),
-            external: (!external_addresses.is_empty())
-                .then(|| verdict(port.external.verdict, port.external.policy)),
-            external_addresses,
-            source_ranges: port.source_ranges.iter().map(ToString::to_string).collect(),
+            cluster_ip: port.cluster_ip().map(|frontend| frontend.key.to_string()),
+            internal: port
+                .cluster_ip()
+                .map(|frontend| decided(frontend, port.internal_policy)),
+            external_addresses: external.iter().map(|frontend| frontend.key.to_string()).collect(),
+            external: external
+                .first()
+                .map(|frontend| decided(frontend, port.external_policy)),
+            source_ranges: allowed
+                .map(|allowed| allowed.ranges.iter().map(ToString::to_string).collect())
+                .unwrap_or_default(),
             affinity_seconds: port.affinity.map(|affinity| affinity.as_secs()),
             endpoints: port.endpoints.iter().map(EndpointReport::of).collect(),
         }
@@ -237,19 +249,19 @@ impl EndpointReport {
     }
 }
 
-fn verdict(verdict: Verdict, policy: TrafficPolicy) -> String {
-    let text = match verdict {
-        Verdict::Forward(Scope::Cluster) => "forward to the cluster's endpoints",
-        Verdict::Forward(Scope::Local) => "forward to this node's endpoints",
-        Verdict::Drop => "drop: the policy is Local and no endpoint is on this node",
-        Verdict::Reject => "reject: there is no endpoint",
-    };
-    match (verdict, policy) {
-        (Verdict::Forward(Scope::Cluster), TrafficPolicy::Local) => {
-            "forward to the cluster's endpoints, as this node has none".into()
+fn what(action: Action, policy: TrafficPolicy) -> String {
+    let scope = action.scope();
+    match action {
+        Action::Forward { .. } if scope == Some(Scope::Local) => "forward to this node's endpoints",
+        Action::Forward { .. } if policy == TrafficPolicy::Local => {
+            "forward to the cluster's endpoints, as this node has none"
         }
-        _ => text.into(),
+        Action::Forward { .. } => "forward to the cluster's endpoints",
+        Action::Drop => "drop: the policy is Local and no endpoint is on this node",
+        Action::Reject => "reject: there is no endpoint",
+        Action::NotOurs => "left alone",
     }
+    .into()
 }
 
 fn join<T: ToString>(items: &[T]) -> String {
@@ -320,11 +332,9 @@ impl fmt::Display for PortReport {
         } else {
             format!(" ({})", self.port)
         };
-        writeln!(
-            f,
-            "  {}/{}{name}: {}",
-            self.cluster_ip, self.protocol, self.internal
-        )?;
+        let cluster_ip = self.cluster_ip.as_deref().unwrap_or("no cluster IP");
+        let internal = self.internal.as_deref().unwrap_or("another service has it");
+        writeln!(f, "  {cluster_ip}/{}{name}: {internal}", self.protocol)?;
         if let Some(external) = &self.external {
             writeln!(
                 f,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use ferry_backends::Traffic;
-use ferry_model::{Family, PortName, ServicePlan, Skipped};
+use ferry_model::{Action, Family, PortName, ServicePlan, Skipped};
 use ferry_sources::{Mailbox, Problem};
 use serde::{Deserialize, Serialize};
 
@@ -223,26 +223,27 @@ pub(super) fn rows<'a>(
     ports
         .map(|port| StatusRow {
             service: port.name.to_string(),
-            address: format!(
-                "{}/{}",
-                std::net::SocketAddr::new(port.cluster_ip, port.port),
-                port.protocol()
-            ),
+            address: match port.frontends.first() {
+                Some(frontend) => format!("{}/{}", frontend.key, port.protocol()),
+                None => "-".into(),
+            },
             used: port.reachable().count(),
             known: port.endpoints.len(),
-            internal: word(port.internal).into(),
-            external: port
-                .externally_accessible
-                .then(|| word(port.external.verdict).into()),
+            internal: port
+                .cluster_ip()
+                .map_or("-", |frontend| word(frontend.actions.others))
+                .into(),
+            external: port.external.map(|actions| word(actions.others).into()),
             connections: connections.get(&(port.family, &port.name)).copied(),
         })
         .collect()
 }
 
-fn word(verdict: ferry_model::Verdict) -> &'static str {
-    match verdict {
-        ferry_model::Verdict::Forward(_) => "forward",
-        ferry_model::Verdict::Drop => "drop",
-        ferry_model::Verdict::Reject => "reject",
+fn word(action: Action) -> &'static str {
+    match action {
+        Action::Forward { .. } => "forward",
+        Action::Drop => "drop",
+        Action::Reject => "reject",
+        Action::NotOurs => "not ours",
     }
 }

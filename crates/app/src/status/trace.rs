@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use ferry_model::{Fate, Origin, Packet, Plan, Protocol, trace};
+use ferry_model::{Action, Origin, Packet, Plan, Protocol, trace};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Which packet.
@@ -84,37 +84,29 @@ impl TraceReport {
             protocol: request.protocol,
         };
         let outcome = trace(plan, &packet);
-        let mut report = Self {
+        let forwarded = matches!(outcome.action, Action::Forward { .. });
+        Self {
             packet: request.clone(),
             from_node,
-            fate: "host".into(),
-            service: None,
-            targets: Vec::new(),
-            affinity_seconds: None,
-            steps: outcome.steps,
-        };
-        match outcome.fate {
-            Fate::Forward {
-                port,
-                targets,
-                affinity,
-            } => {
-                report.fate = "forward".into();
-                report.service = Some(port.to_string());
-                report.affinity_seconds = affinity.map(|affinity| affinity.as_secs());
-                let targets = targets.into_iter();
-                report.targets = targets
-                    .map(|t| TargetReport {
-                        address: t.address,
-                        masquerade: t.masquerade,
-                    })
-                    .collect();
+            fate: match outcome.action {
+                Action::Forward { .. } => "forward",
+                Action::Drop => "drop",
+                Action::Reject => "reject",
+                Action::NotOurs => "host",
             }
-            Fate::Drop => report.fate = "drop".into(),
-            Fate::Reject => report.fate = "reject".into(),
-            Fate::Host => {}
+            .into(),
+            service: outcome.port.filter(|_| forwarded).map(|port| port.to_string()),
+            targets: outcome
+                .targets
+                .into_iter()
+                .map(|target| TargetReport {
+                    address: target.address,
+                    masquerade: target.masquerade,
+                })
+                .collect(),
+            affinity_seconds: outcome.affinity.map(|affinity| affinity.as_secs()),
+            steps: outcome.steps,
         }
-        report
     }
 }
 
@@ -131,12 +123,8 @@ impl fmt::Display for TraceReport {
                 let service = self.service.as_deref().unwrap_or_default();
                 writeln!(f, "forwarded, to one of these endpoints of {service}:")?;
                 for target in &self.targets {
-                    let masquerade = if target.masquerade {
-                        ", which sees the node's address"
-                    } else {
-                        ", which sees the client's address"
-                    };
-                    writeln!(f, "  -> {}{masquerade}", target.address)?;
+                    let seen = if target.masquerade { "node" } else { "client" };
+                    writeln!(f, "  -> {}, which sees the {seen}'s address", target.address)?;
                 }
                 Ok(())
             }

@@ -1,7 +1,6 @@
 //! What the log says about changed objects and services, at no cost where nobody listens.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ferry_model::{Event as Fact, PortPlan, Replaced, ServicePlan, Skipped, Update};
@@ -77,7 +76,10 @@ fn ports(replaced: &Replaced) {
             continue;
         }
         let (name, protocol) = (&port.name, port.protocol().to_string().to_uppercase());
-        let address = format!("{}/{protocol}", SocketAddr::new(port.cluster_ip, port.port));
+        let Some(frontend) = port.frontends.first() else {
+            continue;
+        };
+        let address = format!("{}/{protocol}", frontend.key);
         if known.is_none() {
             tracing::trace!(portName = %name, servicePort = address, "Adding new service port");
         } else {

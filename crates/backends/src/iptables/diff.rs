@@ -158,7 +158,7 @@ impl Way<'_> {
 fn same_for_rules(node: &Arc<NodePlan>, context: &Context<'_>) -> bool {
     let (family, now) = (context.family, context.node);
     std::ptr::eq(&raw const **node, now)
-        || (node.masquerade_all == now.masquerade_all
+        || (node.family(family).masqueraded == now.family(family).masqueraded
             && node.family(family).detector == now.family(family).detector
             && node.family(family).node_ports == now.family(family).node_ports
             && node.family(family).localhost_node_ports == now.family(family).localhost_node_ports)

@@ -1,14 +1,15 @@
 //! The rules of one service port: where its traffic is told apart, and the chains that it then goes through.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use ferry_host::iptables::Chains;
-use ferry_model::{Detector, Endpoint, PortPlan, Protocol, Scope, TrafficPolicy, Verdict};
+use ferry_model::{
+    Action, Actions, Allowed, Detector, Endpoint, Frontend, FrontendKind, PortPlan, Protocol, Scope,
+};
 
 use super::names::{self, Shared, hashed, hashed_chain};
-use super::render::{COUNTER_LOCALHOST, Context, localhost};
+use super::render::{COUNTER_LOCALHOST, Context};
 use super::ruleset::ServiceRules;
 
 /// One service port, with the texts that its rules repeat.
@@ -67,123 +68,112 @@ impl<'a> Port<'a> {
         }
     }
 
-    fn to(&self, ip: IpAddr) -> String {
-        format!("{} -d {ip} --dport {}", self.protocol, self.plan.port)
-    }
-
-    fn has_firewall(&self) -> bool {
-        self.plan.has_endpoints
-            && !self.plan.load_balancer_ips.is_empty()
-            && !self.plan.source_ranges.is_empty()
-    }
-
-    fn has_external_chain(&self) -> bool {
-        self.plan.has_endpoints && self.plan.externally_accessible
-    }
-
-    /// What the filter table does with traffic that is not forwarded: comment and target.
-    fn refusal(&self, verdict: Verdict) -> Option<(String, &'static str)> {
-        let comment = |what: &str| format!("-m comment --comment \"{} {what}\"", self.name());
-        match verdict {
-            Verdict::Forward(_) => None,
-            Verdict::Reject => Some((comment("has no endpoints"), "-j REJECT")),
-            Verdict::Drop => Some((comment("has no local endpoints"), "-j DROP")),
+    /// A match for what goes to a frontend.
+    fn to(&self, frontend: &Frontend) -> String {
+        let number = frontend.key.port();
+        match frontend.key.address() {
+            Some(ip) => format!("{} -d {ip} --dport {number}", self.protocol),
+            None => format!("{} --dport {number}", self.protocol),
         }
+    }
+
+    /// Who may use the load-balancer IPs, if not everyone.
+    fn allowed(&self) -> Option<&'a Allowed> {
+        let mut balanced = self.plan.frontends(FrontendKind::LoadBalancerIp);
+        balanced.find_map(|frontend| frontend.allowed.as_deref())
     }
 
     /// The rules in chains that all services share.
     pub(super) fn dispatch(&self, rules: &mut ServiceRules) {
-        let named = |what: &str, ip: IpAddr, chain: &str| {
-            format!(
-                "-m comment --comment \"{} {what}\" {} -j {chain}",
-                self.name(),
-                self.to(ip)
-            )
-        };
-        if let Verdict::Forward(scope) = self.plan.internal {
-            let chain = self.pool_chain(scope);
-            rules
-                .shared_mut(Shared::NatServices)
-                .push(named("cluster IP", self.plan.cluster_ip, &chain));
-        }
-        if let Some((comment, target)) = self.refusal(self.plan.internal) {
-            let rule = format!("{comment} {} {target}", self.to(self.plan.cluster_ip));
-            rules.shared_mut(Shared::FilterServices).push(rule);
-        }
-        if self.plan.has_endpoints {
-            let (external, balanced) = match self.has_firewall() {
-                true => (self.chain("EXT"), self.chain("FW")),
-                false => (self.chain("EXT"), self.chain("EXT")),
-            };
-            let services = rules.shared_mut(Shared::NatServices);
-            services.extend(
-                self.plan
-                    .external_ips
-                    .iter()
-                    .map(|ip| named("external IP", *ip, &external)),
-            );
-            services.extend(
-                self.plan
-                    .load_balancer_ips
-                    .iter()
-                    .map(|ip| named("loadbalancer IP", *ip, &balanced)),
-            );
-        }
-        if self.has_firewall() {
-            let dropped = format!("traffic not accepted by {}", self.chain("FW"));
-            let drop = |ip: &IpAddr| {
-                format!(
-                    "-m comment --comment \"{} {dropped}\" {} -j DROP",
-                    self.name(),
-                    self.to(*ip)
-                )
-            };
-            rules
-                .shared_mut(Shared::FilterFirewall)
-                .extend(self.plan.load_balancer_ips.iter().map(drop));
-        }
-        if let Some((comment, target)) = self.refusal(self.plan.external.verdict) {
-            let refused = self
-                .plan
-                .external_addresses()
-                .map(|ip| format!("{comment} {} {target}", self.to(ip)));
-            rules.shared_mut(Shared::FilterExternal).extend(refused);
-        }
-        if let Some(node_port) = self.plan.node_port {
-            self.dispatch_node_port(node_port, rules);
+        for frontend in &self.plan.frontends {
+            self.forward(frontend, rules);
+            self.guard(frontend, rules);
+            self.refuse(frontend, rules);
         }
     }
 
-    fn dispatch_node_port(&self, node_port: u16, rules: &mut ServiceRules) {
-        let (protocol, chain) = (self.protocol, self.chain("EXT"));
-        if self.plan.has_endpoints {
-            let node_ports = rules.shared_mut(Shared::NatNodePorts);
-            if localhost(self.context) && self.context.style.count_localhost {
-                node_ports.push(format!(
-                    "-m comment --comment {} {protocol} -d 127.0.0.0/8 --dport {node_port} -m nfacct \
-                     --nfacct-name {COUNTER_LOCALHOST} -j {chain}",
-                    self.name()
-                ));
+    fn forward(&self, frontend: &Frontend, rules: &mut ServiceRules) {
+        if !frontend.actions.forward() {
+            return;
+        }
+        let (name, to) = (self.name(), self.to(frontend));
+        let (what, chain) = match frontend.kind {
+            FrontendKind::ClusterIp => match frontend.actions.others.scope() {
+                Some(scope) => ("cluster IP", self.pool_chain(scope)),
+                None => return,
+            },
+            FrontendKind::ExternalIp => ("external IP", self.chain("EXT")),
+            FrontendKind::LoadBalancerIp if frontend.allowed.is_some() => {
+                ("loadbalancer IP", self.chain("FW"))
             }
+            FrontendKind::LoadBalancerIp => ("loadbalancer IP", self.chain("EXT")),
+            FrontendKind::NodePort => return self.forward_node_port(frontend, rules),
+            // One rule serves all addresses that answer node ports.
+            FrontendKind::LocalhostNodePort => return,
+        };
+        rules
+            .shared_mut(Shared::NatServices)
+            .push(format!("-m comment --comment \"{name} {what}\" {to} -j {chain}"));
+    }
+
+    fn forward_node_port(&self, frontend: &Frontend, rules: &mut ServiceRules) {
+        let (protocol, chain, number) = (self.protocol, self.chain("EXT"), frontend.key.port());
+        let node_ports = rules.shared_mut(Shared::NatNodePorts);
+        let mut localhost = self.plan.frontends(FrontendKind::LocalhostNodePort);
+        if self.context.style.count_localhost && localhost.next().is_some() {
             node_ports.push(format!(
-                "-m comment --comment {} {protocol} --dport {node_port} -j {chain}",
+                "-m comment --comment {} {protocol} -d 127.0.0.0/8 --dport {number} -m nfacct \
+                 --nfacct-name {COUNTER_LOCALHOST} -j {chain}",
                 self.name()
             ));
         }
-        if let Some((comment, target)) = self.refusal(self.plan.external.verdict) {
-            rules.shared_mut(Shared::FilterExternal).push(format!(
-                "{comment} -m addrtype --dst-type LOCAL {protocol} --dport {node_port} {target}"
+        node_ports.push(format!(
+            "-m comment --comment {} {} -j {chain}",
+            self.name(),
+            self.to(frontend)
+        ));
+    }
+
+    /// Drops what the chain of source ranges did not let through.
+    fn guard(&self, frontend: &Frontend, rules: &mut ServiceRules) {
+        if frontend.kind == FrontendKind::LoadBalancerIp && frontend.allowed.is_some() {
+            rules.shared_mut(Shared::FilterFirewall).push(format!(
+                "-m comment --comment \"{} traffic not accepted by {}\" {} -j DROP",
+                self.name(),
+                self.chain("FW"),
+                self.to(frontend)
             ));
         }
+    }
+
+    /// What the filter table does with traffic that is not forwarded.
+    fn refuse(&self, frontend: &Frontend, rules: &mut ServiceRules) {
+        let (what, target) = match frontend.actions.others {
+            Action::Reject => ("has no endpoints", "-j REJECT"),
+            Action::Drop => ("has no local endpoints", "-j DROP"),
+            Action::Forward { .. } | Action::NotOurs => return,
+        };
+        let (chain, local) = match frontend.kind {
+            FrontendKind::ClusterIp => (Shared::FilterServices, ""),
+            FrontendKind::ExternalIp | FrontendKind::LoadBalancerIp => (Shared::FilterExternal, ""),
+            FrontendKind::NodePort => (Shared::FilterExternal, "-m addrtype --dst-type LOCAL "),
+            // The node's rule about loopback addresses stops others.
+            FrontendKind::LocalhostNodePort => return,
+        };
+        rules.shared_mut(chain).push(format!(
+            "-m comment --comment \"{} {what}\" {local}{} {target}",
+            self.name(),
+            self.to(frontend)
+        ));
     }
 
     /// The chains of this port and of its endpoints.
     pub(super) fn chains(&self, chains: &mut Chains) {
-        if self.has_external_chain() {
-            self.external_chain(chains);
+        if let Some(actions) = self.plan.external.filter(|actions| actions.forward()) {
+            self.external_chain(&actions, chains);
         }
-        if self.has_firewall() {
-            self.firewall_chain(chains);
+        if let Some(allowed) = self.allowed() {
+            self.firewall_chain(allowed, chains);
         }
         let targets: Vec<Target<'_>> = self
             .plan
@@ -207,34 +197,36 @@ impl<'a> Port<'a> {
         }
     }
 
-    fn external_chain(&self, chains: &mut Chains) {
+    fn external_chain(&self, actions: &Actions, chains: &mut Chains) {
         let comment = |what: &str| {
             format!(
                 "-m comment --comment \"{what} {} external destinations\"",
                 self.name()
             )
         };
-        let cluster = self.chain("SVC");
         chains.begin(&self.chain("EXT"));
-        match self.plan.external.policy {
-            TrafficPolicy::Cluster => {
-                chains.rule(&[&comment("masquerade traffic for"), " -j ", names::MARK_MASQ]);
+        if actions.uniform().is_none() {
+            if let Some((source, scope)) = self.pod_source("").zip(actions.pods.scope()) {
+                let pool = self.pool_chain(scope);
+                chains.rule(&[&comment("pod traffic for"), " ", &source, " -j ", &pool]);
             }
-            TrafficPolicy::Local => {
-                if let Some(local) = self.pod_source(true) {
-                    chains.rule(&[&comment("pod traffic for"), " ", &local, " -j ", &cluster]);
-                }
-                let own = " -m addrtype --src-type LOCAL -j ";
+            let own = " -m addrtype --src-type LOCAL -j ";
+            if actions.node.masquerades() {
                 chains.rule(&[&comment("masquerade LOCAL traffic for"), own, names::MARK_MASQ]);
-                chains.rule(&[&comment("route LOCAL traffic for"), own, &cluster]);
+            }
+            if let Some(scope) = actions.node.scope() {
+                chains.rule(&[&comment("route LOCAL traffic for"), own, &self.pool_chain(scope)]);
             }
         }
-        if let Verdict::Forward(scope) = self.plan.external.verdict {
+        if actions.others.masquerades() {
+            chains.rule(&[&comment("masquerade traffic for"), " -j ", names::MARK_MASQ]);
+        }
+        if let Some(scope) = actions.others.scope() {
             chains.rule(&["-j ", &self.pool_chain(scope)]);
         }
     }
 
-    fn firewall_chain(&self, chains: &mut Chains) {
+    fn firewall_chain(&self, allowed: &Allowed, chains: &mut Chains) {
         let (comment, external) = ("-m comment --comment \"", self.chain("EXT"));
         let allow = |source: &dyn ToString, chains: &mut Chains| {
             let source = source.to_string();
@@ -242,13 +234,8 @@ impl<'a> Port<'a> {
             chains.rule(&[comment, self.name(), " ", to, &source, " -j ", &external]);
         };
         chains.begin(&self.chain("FW"));
-        self.plan.source_ranges.iter().for_each(|net| allow(net, chains));
-        if self.plan.node_in_source_ranges {
-            self.plan
-                .load_balancer_ips
-                .iter()
-                .for_each(|ip| allow(ip, chains));
-        }
+        allowed.ranges.iter().for_each(|net| allow(net, chains));
+        allowed.own_addresses.iter().for_each(|ip| allow(ip, chains));
         let (others, dropped) = ("other traffic to ", " will be dropped by ");
         chains.rule(&[comment, others, self.name(), dropped, names::PROXY_FIREWALL, "\""]);
     }
@@ -259,10 +246,11 @@ impl<'a> Port<'a> {
             return;
         }
         chains.begin(&self.pool_chain(scope));
-        if self.plan.internal == Verdict::Forward(scope)
-            && let Some(source) = self.masqueraded_sources()
+        let cluster_ip = self.plan.cluster_ip();
+        if let Some(frontend) = cluster_ip.filter(|frontend| frontend.actions.others.scope() == Some(scope))
+            && let Some(source) = self.masqueraded_sources(&frontend.actions)
         {
-            let (comment, to) = ("-m comment --comment \"", self.to(self.plan.cluster_ip));
+            let (comment, to) = ("-m comment --comment \"", self.to(frontend));
             let mark = ["-j ", names::MARK_MASQ].concat();
             chains.rule(&[comment, self.name(), " cluster IP\" ", &to, " ", &source, &mark]);
         }
@@ -286,16 +274,16 @@ impl<'a> Port<'a> {
     }
 
     /// Which traffic to the cluster IP is masqueraded: a match with a space after it, or `None` for none at all.
-    fn masqueraded_sources(&self) -> Option<String> {
-        match self.context.node.masquerade_all {
-            true => Some(String::new()),
-            false => self.pod_source(false).map(|not_pods| not_pods + " "),
+    fn masqueraded_sources(&self, actions: &Actions) -> Option<String> {
+        match (actions.pods.masquerades(), actions.others.masquerades()) {
+            (true, _) => Some(String::new()),
+            (false, true) => self.pod_source("! ").map(|not_pods| not_pods + " "),
+            (false, false) => None,
         }
     }
 
     /// A match for traffic that comes from local pods, or that does not.
-    fn pod_source(&self, from: bool) -> Option<String> {
-        let not = if from { "" } else { "! " };
+    fn pod_source(&self, not: &str) -> Option<String> {
         match &self.context.node.family(self.context.family).detector {
             Detector::None => None,
             Detector::Cidr(net) => Some(format!("{not}-s {net}")),
@@ -305,20 +293,19 @@ impl<'a> Port<'a> {
     }
 
     fn target_comment(&self, target: &Target<'_>) -> String {
-        match self.context.comments {
-            true => {
-                let comment = "-m comment --comment \"";
-                [comment, self.name(), " -> ", &target.address, "\" "].concat()
-            }
-            false => String::new(),
+        if !self.context.comments {
+            return String::new();
         }
+        let comment = "-m comment --comment \"";
+        [comment, self.name(), " -> ", &target.address, "\" "].concat()
     }
 
     fn endpoint(&self, target: &Target<'_>, chains: &mut Chains) {
         let Target { address, chain, .. } = target;
-        let comment = match self.context.comments {
-            true => ["-m comment --comment ", self.name(), " "],
-            false => [""; 3],
+        let comment = if self.context.comments {
+            ["-m comment --comment ", self.name(), " "]
+        } else {
+            [""; 3]
         };
         let remember = match self.plan.affinity {
             Some(_) => ["-m recent --name ", chain, " --set "],
@@ -326,7 +313,9 @@ impl<'a> Port<'a> {
         };
         let (comment, remember) = (comment.concat(), remember.concat());
         chains.begin(chain);
-        chains.rule(&[&comment, "-s ", target.ip(), " -j ", names::MARK_MASQ]);
+        if target.endpoint.hairpins() {
+            chains.rule(&[&comment, "-s ", target.ip(), " -j ", names::MARK_MASQ]);
+        }
         let to = " -j DNAT --to-destination ";
         chains.rule(&[&comment, &remember, self.protocol, to, address]);
     }

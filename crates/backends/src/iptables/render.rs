@@ -167,7 +167,7 @@ pub(super) fn render_node(context: &Context<'_>) -> NodeRules {
 }
 
 /// Whether node ports answer on IPv4 loopback addresses; never on IPv6 ones.
-pub(super) fn localhost(context: &Context<'_>) -> bool {
+fn localhost(context: &Context<'_>) -> bool {
     context.family == Family::V4 && context.node.family(Family::V4).localhost_node_ports
 }
 

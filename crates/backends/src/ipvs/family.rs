@@ -455,7 +455,7 @@ pub(super) fn rules(
     rules::render(&rules::Input {
         family,
         mark,
-        masquerade_all: node.masquerade_all,
+        masqueraded: node.family(family).masqueraded,
         detector: &node.family(family).detector,
         random_fully,
         used: &|set| ruleset.is_used(set),

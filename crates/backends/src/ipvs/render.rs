@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ferry_host::ipset::Entry;
 use ferry_host::ipvs::{SCHED2, Service, Virtual};
-use ferry_model::{Family, PortPlan, Protocol, ServicePlan, TrafficPolicy, Verdict};
+use ferry_model::{Action, Family, Frontend, FrontendKind, PortPlan, Protocol, ServicePlan, TrafficPolicy};
 
 use super::Options;
 use super::ruleset::{Claim, Fragment, VirtualServer};
@@ -36,10 +36,9 @@ pub(super) fn service(plan: &ServicePlan, view: &View, options: &Options) -> Fra
             options,
         };
         writer.loop_back();
-        writer.cluster_ip();
-        writer.external_ips();
-        writer.load_balancer_ips();
-        writer.node_port();
+        for frontend in &port.frontends {
+            writer.frontend(frontend);
+        }
     }
     if let Some(check) = plan.health_check.filter(|_| any) {
         fragment
@@ -62,61 +61,64 @@ impl PortWriter<'_> {
     /// ready or not: connections outlive readiness.
     fn loop_back(&mut self) {
         let protocol = self.port.protocol().number();
-        for endpoint in self.port.endpoints.iter().filter(|endpoint| endpoint.is_local()) {
+        for endpoint in self.port.endpoints.iter().filter(|endpoint| endpoint.hairpins()) {
             let ip = endpoint.address().ip();
             let entry = Entry::IpPortIp(ip, protocol, endpoint.address().port(), ip);
             self.fragment.entries.insert((Set::LoopBack, entry));
         }
     }
 
-    fn cluster_ip(&mut self) {
-        let ip = self.port.cluster_ip;
-        self.entry(Set::ClusterIp, ip, self.port.port);
-        self.serve(ip, self.port.port, self.port.internal, Claim::Address);
-        self.bind(ip);
-    }
-
-    fn external_ips(&mut self) {
-        let set = if self.is_local() {
-            Set::ExternalIpLocal
-        } else {
-            Set::ExternalIp
-        };
-        for &ip in &self.port.external_ips {
-            self.entry(set, ip, self.port.port);
-            self.serve_outside(ip);
-        }
-    }
-
-    fn load_balancer_ips(&mut self) {
-        let protocol = self.port.protocol().number();
-        for &ip in &self.port.load_balancer_ips {
-            self.entry(Set::LoadBalancer, ip, self.port.port);
-            if self.is_local() {
-                self.entry(Set::LoadBalancerLocal, ip, self.port.port);
+    fn frontend(&mut self, frontend: &Frontend) {
+        match (frontend.kind, frontend.key.address()) {
+            (FrontendKind::ClusterIp, Some(ip)) => {
+                self.entry(Set::ClusterIp, ip, frontend.key.port());
+                self.serve(ip, frontend, Claim::Address);
+                self.bind(ip);
             }
-            if !self.port.source_ranges.is_empty() {
-                self.entry(Set::LoadBalancerFw, ip, self.port.port);
-                for range in &self.port.source_ranges {
-                    let entry = Entry::IpPortNet(ip, protocol, self.port.port, range.trunc());
-                    self.fragment.entries.insert((Set::LoadBalancerSourceCidr, entry));
-                }
-                // The node reaches the address with that same address as its source.
-                if self.port.node_in_source_ranges {
-                    let entry = Entry::IpPortIp(ip, protocol, self.port.port, ip);
-                    self.fragment.entries.insert((Set::LoadBalancerSourceIp, entry));
+            (FrontendKind::ExternalIp, Some(ip)) => {
+                let set = if self.is_local() {
+                    Set::ExternalIpLocal
                 } else {
-                    self.fragment.closed_to_node.insert(self.at(ip, self.port.port));
-                }
+                    Set::ExternalIp
+                };
+                self.entry(set, ip, frontend.key.port());
+                self.serve_outside(ip, frontend);
             }
-            self.serve_outside(ip);
+            (FrontendKind::LoadBalancerIp, Some(ip)) => self.load_balancer_ip(ip, frontend),
+            (FrontendKind::NodePort, _) => self.node_port(frontend),
+            // IPVS does not answer on loopback addresses.
+            (FrontendKind::LocalhostNodePort, _) | (_, None) => {}
         }
     }
 
-    fn node_port(&mut self) {
-        let Some(number) = self.port.node_port.filter(|_| !self.view.node_ports.is_empty()) else {
+    fn load_balancer_ip(&mut self, ip: IpAddr, frontend: &Frontend) {
+        let (protocol, port) = (self.port.protocol().number(), frontend.key.port());
+        self.entry(Set::LoadBalancer, ip, port);
+        if self.is_local() {
+            self.entry(Set::LoadBalancerLocal, ip, port);
+        }
+        if let Some(allowed) = &frontend.allowed {
+            self.entry(Set::LoadBalancerFw, ip, port);
+            for range in &allowed.ranges {
+                let entry = Entry::IpPortNet(ip, protocol, port, range.trunc());
+                self.fragment.entries.insert((Set::LoadBalancerSourceCidr, entry));
+            }
+            // The node reaches the address with that same address as its source.
+            if allowed.own_addresses.contains(&ip) {
+                let entry = Entry::IpPortIp(ip, protocol, port, ip);
+                self.fragment.entries.insert((Set::LoadBalancerSourceIp, entry));
+            } else {
+                self.fragment.closed_to_node.insert(self.at(ip, port));
+            }
+        }
+        self.serve_outside(ip, frontend);
+    }
+
+    fn node_port(&mut self, frontend: &Frontend) {
+        if self.view.node_ports.is_empty() {
             return;
-        };
+        }
+        let number = frontend.key.port();
         let (set, local_set) = match self.port.protocol() {
             Protocol::Tcp => (Set::NodePortTcp, Set::NodePortLocalTcp),
             Protocol::Udp => (Set::NodePortUdp, Set::NodePortLocalUdp),
@@ -135,12 +137,13 @@ impl PortWriter<'_> {
             }
         }
         for &ip in &self.view.node_ports {
-            self.serve(ip, number, self.port.external.verdict, Claim::NodePort);
+            self.serve(ip, frontend, Claim::NodePort);
         }
     }
 
+    /// Which of two sets a frontend is in, endpoints or not: the one whose traffic keeps its source address.
     fn is_local(&self) -> bool {
-        self.port.external.policy == TrafficPolicy::Local
+        self.port.external_policy == TrafficPolicy::Local
     }
 
     fn at(&self, address: IpAddr, port: u16) -> Virtual {
@@ -162,20 +165,21 @@ impl PortWriter<'_> {
     }
 
     /// An address that others may have given to the node already.
-    fn serve_outside(&mut self, ip: IpAddr) {
-        self.serve(ip, self.port.port, self.port.external.verdict, Claim::Address);
+    fn serve_outside(&mut self, ip: IpAddr, frontend: &Frontend) {
+        self.serve(ip, frontend, Claim::Address);
         if !self.view.elsewhere.contains(&ip) {
             self.bind(ip);
         }
     }
 
-    fn serve(&mut self, ip: IpAddr, number: u16, verdict: Verdict, claim: Claim) {
-        let servers = match verdict {
-            Verdict::Forward(scope) => self.port.pool(scope).map(|endpoint| endpoint.address()).collect(),
+    /// IPVS does not tell clients apart: all get what others get.
+    fn serve(&mut self, ip: IpAddr, frontend: &Frontend, claim: Claim) {
+        let servers = match frontend.actions.others {
+            Action::Forward { scope, .. } => self.port.pool(scope).addresses().collect(),
             // IPVS refuses what it has no real server for.
-            Verdict::Drop | Verdict::Reject => BTreeSet::new(),
+            Action::Drop | Action::Reject | Action::NotOurs => BTreeSet::new(),
         };
-        let at = self.at(ip, number);
+        let at = self.at(ip, frontend.key.port());
         let scheduler = self
             .plan
             .options

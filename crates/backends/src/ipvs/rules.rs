@@ -3,7 +3,7 @@
 
 use ferry_host::iptables::{Document, Jump, Table};
 use ferry_host::ipvs::Virtual;
-use ferry_model::{Detector, Family};
+use ferry_model::{Detector, Family, Masqueraded};
 
 use super::sets::Set;
 use crate::chains::{FORWARD, MARK_MASQ, POSTROUTING, PROXY_FIREWALL, SERVICES};
@@ -13,7 +13,8 @@ pub(super) struct Input<'a> {
     pub(super) family: Family,
     /// The bit that marks packets for masquerading.
     pub(super) mark: u32,
-    pub(super) masquerade_all: bool,
+    /// Whose traffic for cluster IPs is masqueraded.
+    pub(super) masqueraded: Masqueraded,
     pub(super) detector: &'a Detector,
     /// Whether `MASQUERADE --random-fully` is known.
     pub(super) random_fully: bool,
@@ -133,8 +134,9 @@ fn services(input: &Input<'_>) -> Vec<String> {
             commented(input, Set::LoadBalancer, "dst,dst")
         ));
     }
-    if used(Set::ClusterIp) {
-        let (match_on, unless_local) = cluster_ip_match(input);
+    if used(Set::ClusterIp)
+        && let Some((match_on, unless_local)) = cluster_ip_match(input)
+    {
         let set = commented(input, Set::ClusterIp, match_on);
         rules.push(format!("{set}{unless_local} -j {MARK_MASQ}"));
     }
@@ -159,17 +161,17 @@ fn services(input: &Input<'_>) -> Vec<String> {
     rules
 }
 
-/// Which traffic for cluster IPs is masqueraded. Where nothing tells pods from others, only the node's own is: its
-/// source is the cluster IP itself.
-fn cluster_ip_match(input: &Input<'_>) -> (&'static str, String) {
-    if input.masquerade_all {
-        return ("dst,dst", String::new());
-    }
-    match input.detector {
-        Detector::None => ("src,dst", String::new()),
-        Detector::Cidr(cidr) => ("dst,dst", format!(" ! -s {cidr}")),
-        Detector::Bridge(name) => ("dst,dst", format!(" ! -i {name}")),
-        Detector::InterfacePrefix(prefix) => ("dst,dst", format!(" ! -i {prefix}+")),
+/// Which traffic for cluster IPs is masqueraded. The node's own has the cluster IP itself as its source.
+fn cluster_ip_match(input: &Input<'_>) -> Option<(&'static str, String)> {
+    match (input.masqueraded, input.detector) {
+        (Masqueraded::Nobody, _) => None,
+        (Masqueraded::Everybody, _) => Some(("dst,dst", String::new())),
+        (Masqueraded::Node, _) | (Masqueraded::NotPods, Detector::None) => Some(("src,dst", String::new())),
+        (Masqueraded::NotPods, Detector::Cidr(cidr)) => Some(("dst,dst", format!(" ! -s {cidr}"))),
+        (Masqueraded::NotPods, Detector::Bridge(name)) => Some(("dst,dst", format!(" ! -i {name}"))),
+        (Masqueraded::NotPods, Detector::InterfacePrefix(prefix)) => {
+            Some(("dst,dst", format!(" ! -i {prefix}+")))
+        }
     }
 }
 

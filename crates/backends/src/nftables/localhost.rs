@@ -9,7 +9,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_model::{Family, NodePorts, Plan, Protocol, Scope, Verdict};
+use ferry_model::{Action, Family, FrontendKey, FrontendKind, NodePorts, Plan, Protocol, Scope};
 
 use crate::relay::{Access, Door, Pools, Port, Relay, Serving, Settings, listen};
 
@@ -17,6 +17,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A UDP client that is silent for so long is forgotten.
 const UDP_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const UDP_CLIENTS: usize = 1024;
+
+/// The node's own address is the one endpoint.
+const TO_THE_NODE: Action = Action::Forward {
+    scope: Scope::Cluster,
+    masquerade: true,
+};
 
 /// A node port, and the address where the kernel serves it.
 type Wanted = BTreeMap<(Protocol, u16), SocketAddr>;
@@ -42,16 +48,14 @@ pub(super) fn wanted(plan: &Plan) -> Wanted {
         NodePorts::All => node.node_ip,
         NodePorts::Only(addresses) => addresses.iter().copied().find(|address| !address.is_loopback()),
     };
-    let Some(own) = own.filter(|_| node.localhost_node_ports) else {
-        return Wanted::new();
-    };
+    let Some(own) = own else { return Wanted::new() };
     plan.ports(Family::V6)
-        .filter(|port| port.has_endpoints && port.protocol() != Protocol::Sctp)
-        .filter_map(|port| {
-            Some((
-                (port.protocol(), port.node_port?),
-                SocketAddr::new(own, port.node_port?),
-            ))
+        .filter(|port| port.protocol() != Protocol::Sctp)
+        .flat_map(|port| port.frontends(FrontendKind::LocalhostNodePort))
+        .filter(|frontend| frontend.actions.node.scope().is_some())
+        .filter_map(|frontend| match frontend.key {
+            FrontendKey::NodePort(_, port, protocol) => Some(((protocol, port), SocketAddr::new(own, port))),
+            FrontendKey::Address(..) => None,
         })
         .collect()
 }
@@ -93,7 +97,7 @@ impl Relays {
         let listening = listen(protocol, SocketAddr::from((Ipv6Addr::LOCALHOST, port)))?;
         let port = Arc::new(Port::default());
         port.balancer.update(&pool(target), None);
-        let door = Door::new(port.clone(), Access::open(Verdict::Forward(Scope::Cluster)));
+        let door = Door::new(port.clone(), Access::open(TO_THE_NODE));
         let serving = relay.serve(listening, door, Vec::new())?;
         Ok(Opened {
             serving,

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ferry_host::nftables::{self as nft, Element, SetDecl};
-use ferry_model::{Family, NodeFamily, NodePlan, Plan, PortPlan, ServicePlan};
+use ferry_model::{Action, Family, NodeFamily, NodePlan, Plan, PortPlan, ServicePlan};
 
 use super::names;
 use super::ruleset::{Chain, Name, Ruleset, Set, element_key};
@@ -26,7 +26,8 @@ pub(super) struct Context {
     pub(super) family: nft::Family,
     pub(super) mark: u32,
     pub(super) counters: bool,
-    pub(super) masquerade_all: bool,
+    pub(super) unknown_ports: Action,
+    pub(super) unallocated: Action,
     pub(super) node: NodeFamily,
 }
 
@@ -43,7 +44,8 @@ impl Context {
             },
             mark,
             counters,
-            masquerade_all: node.masquerade_all,
+            unknown_ports: node.unknown_ports,
+            unallocated: node.unallocated,
             node: own,
         }
     }

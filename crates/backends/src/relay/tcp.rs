@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use ferry_model::{Scope, Verdict};
+use ferry_model::{Action, Scope};
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -68,7 +68,7 @@ async fn serve(
 ) {
     let port = &door.port;
     let local = || stream.local_addr().ok().map(|address| address.ip());
-    let Verdict::Forward(scope) = door.access().verdict(client.ip(), local) else {
+    let Action::Forward { scope, .. } = door.access().action(client.ip(), local) else {
         port.counters.refused.fetch_add(1, Relaxed);
         return reset_on_close(&stream);
     };

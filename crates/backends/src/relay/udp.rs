@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ferry_host::datagram;
-use ferry_model::{Scope, Verdict};
+use ferry_model::{Action, Scope};
 use rustix::net::SendFlags;
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -192,7 +192,7 @@ impl Receiver {
     fn forward(&self, key: Key, data: &[u8]) {
         let client = key.0.ip().to_canonical();
         let counters = &self.door.port.counters;
-        let Verdict::Forward(scope) = self.door.access().verdict(client, || key.1) else {
+        let Action::Forward { scope, .. } = self.door.access().action(client, || key.1) else {
             counters.refused.fetch_add(1, Relaxed);
             return;
         };

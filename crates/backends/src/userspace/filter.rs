@@ -5,11 +5,11 @@
 
 use std::net::IpAddr;
 
-use ferry_model::Verdict;
+use ferry_model::{Action, Actions};
 use ipnet::IpNet;
 use socket2::SockFilter;
 
-use crate::relay::Access;
+use crate::relay::{Access, Home};
 
 const LOAD_WORD: u16 = 0x20;
 const AND: u16 = 0x54;
@@ -38,37 +38,21 @@ pub(crate) fn program(access: &Access, v6: bool) -> Option<Vec<SockFilter>> {
 }
 
 fn instructions(access: &Access, v6: bool) -> Option<Vec<Instruction>> {
-    let ignores_strangers = access.verdict == Verdict::Drop;
-    if access.uniform() == Some(Verdict::Drop) {
+    let ignores_strangers = access.actions.others == Action::Drop;
+    if access.uniform() == Some(Action::Drop) {
         return Some(vec![(RETURN, 0, 0, 0)]);
     }
-    if access.sources.is_empty() && !ignores_strangers {
+    if access.allowed.is_none() && !ignores_strangers {
         return None;
     }
     let header = Header { v6 };
     let mut code = Vec::new();
-    if !access.sources.is_empty() {
-        header.require(
-            &mut code,
-            access.sources.iter().map(|net| header.test(net)).collect(),
-        );
-    }
-    if let (true, Some((home, _))) = (ignores_strangers, &access.at_home) {
-        let loopback: IpNet = if v6 {
-            IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1]).into()
-        } else {
-            loopback_v4()
-        };
-        let nets = home
-            .node
-            .iter()
-            .copied()
-            .map(IpNet::from)
-            .chain(home.pods)
-            .chain([loopback]);
-        let mut tests: Vec<_> = nets.map(|net| header.test(&net)).collect();
-        tests.push(header.test_own());
+    if let Some(allowed) = &access.allowed {
+        let tests = allowed.networks().map(|net| header.test(&net)).collect();
         header.require(&mut code, tests);
+    }
+    if let (true, Some(home)) = (ignores_strangers, &access.home) {
+        header.require(&mut code, header.tests_of_home(&access.actions, home));
     }
     code.push((RETURN, 0, 0, u32::MAX));
     (code.len() <= MAX_LENGTH).then_some(code)
@@ -114,6 +98,25 @@ impl Header {
         code
     }
 
+    /// Tests for those clients of this node that are not dropped as strangers are.
+    fn tests_of_home(&self, actions: &Actions, home: &Home) -> Vec<Vec<(Instruction, bool)>> {
+        let mut tests = Vec::new();
+        if actions.node != Action::Drop {
+            let loopback: IpNet = if self.v6 {
+                IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1]).into()
+            } else {
+                loopback_v4()
+            };
+            let nets = home.node.iter().copied().map(IpNet::from).chain([loopback]);
+            tests.extend(nets.map(|net| self.test(&net)));
+            tests.push(self.test_own());
+        }
+        if actions.pods != Action::Drop {
+            tests.extend(home.pods.map(|net| self.test(&net)));
+        }
+        tests
+    }
+
     /// The same for a source that is the destination too.
     fn test_own(&self) -> Vec<(Instruction, bool)> {
         let mut code = Vec::new();
@@ -155,7 +158,7 @@ fn words(bits: u128) -> Vec<u32> {
 mod tests {
     use std::sync::Arc;
 
-    use ferry_model::Scope;
+    use ferry_model::{Allowed, Scope};
     use proptest::prelude::*;
 
     use super::*;
@@ -205,23 +208,44 @@ mod tests {
         (address(v6), lengths).prop_map(|(ip, length)| IpNet::new(ip, length).unwrap().trunc())
     }
 
+    const fn forward(scope: Scope) -> Action {
+        Action::Forward {
+            scope,
+            masquerade: true,
+        }
+    }
+
     fn access(v6: bool) -> impl Strategy<Value = Access> {
-        let verdicts = prop_oneof![Just(Verdict::Drop), Just(Verdict::Forward(Scope::Local))];
+        let others = prop_oneof![Just(Action::Drop), Just(forward(Scope::Local))];
         let homes = (
             prop::collection::btree_set(address(v6), 0..3),
             prop::option::of(net(v6)),
         )
-            .prop_map(|(node, pods)| (Arc::new(Home { node, pods }), Verdict::Forward(Scope::Cluster)));
-        let sources = prop::collection::vec(prop_oneof![net(v6), net(!v6)], 0..4);
-        (verdicts, prop::option::of(homes), sources).prop_map(|(verdict, at_home, sources)| Access {
-            verdict,
-            at_home,
-            sources,
+            .prop_map(|(node, pods)| Arc::new(Home { node, pods }));
+        let ranges = prop::collection::vec(prop_oneof![net(v6), net(!v6)], 1..4);
+        let own_addresses = prop::collection::vec(address(v6), 0..2);
+        let allowed = (ranges, own_addresses).prop_map(|(ranges, own_addresses)| {
+            Arc::new(Allowed {
+                ranges,
+                own_addresses,
+            })
+        });
+        let parts = (others, prop::option::of(homes), prop::option::of(allowed));
+        parts.prop_map(|(others, home, allowed)| Access {
+            actions: match home {
+                Some(_) => Actions {
+                    others,
+                    ..Actions::all(forward(Scope::Cluster))
+                },
+                None => Actions::all(others),
+            },
+            home,
+            allowed,
         })
     }
 
     fn check(access: &Access, v6: bool, source: IpAddr, destination: IpAddr) {
-        let wanted = access.verdict(source, || Some(destination)) != Verdict::Drop;
+        let wanted = access.action(source, || Some(destination)) != Action::Drop;
         let seen = instructions(access, v6).is_none_or(|code| passes(&code, source, destination));
         assert_eq!(seen, wanted, "{access:?}\n{source} -> {destination}");
     }
@@ -244,14 +268,41 @@ mod tests {
 
     #[test]
     fn a_rule_that_is_too_long_is_left_to_the_relay() {
-        let sources = (0..2000u32)
+        let ranges = (0..2000u32)
             .map(|n| IpNet::from(IpAddr::from(n.to_be_bytes())))
             .collect();
         let access = Access {
-            verdict: Verdict::Forward(Scope::Cluster),
-            at_home: None,
-            sources,
+            actions: Actions::all(forward(Scope::Cluster)),
+            home: None,
+            allowed: Some(Arc::new(Allowed {
+                ranges,
+                own_addresses: Vec::new(),
+            })),
         };
         assert!(instructions(&access, false).is_none());
+    }
+
+    /// Node ports on loopback: the node itself only, whoever else has the address of a pod.
+    #[test]
+    fn only_the_node_passes_where_only_the_node_may() {
+        let access = Access {
+            actions: Actions {
+                node: forward(Scope::Cluster),
+                ..Actions::all(Action::Drop)
+            },
+            home: Some(Arc::new(Home {
+                pods: Some("10.0.0.0/8".parse().unwrap()),
+                ..Home::default()
+            })),
+            allowed: None,
+        };
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        for source in [
+            loopback,
+            IpAddr::from([10, 1, 1, 1]),
+            IpAddr::from([192, 0, 2, 1]),
+        ] {
+            check(&access, false, source, loopback);
+        }
     }
 }

@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use ferry_host::iptables::{Command, Document, Jump, Saved, Table, target};
-use ferry_model::{NodeFamily, NodePorts, PortName};
+use ferry_model::{FrontendKey, NodeFamily, NodePorts, PortName};
 
-use super::ruleset::Frontend;
 use crate::chains;
 
 /// A chain of ours, in its table.
@@ -95,7 +94,7 @@ pub(super) struct Listen {
 /// The rules that lead to one door.
 pub(super) fn rules(
     name: &PortName,
-    leads: &BTreeSet<Frontend>,
+    leads: &BTreeSet<FrontendKey>,
     proxy_port: u16,
     listen: Listen,
     node: &NodeFamily,
@@ -108,16 +107,14 @@ pub(super) fn rules(
     let mut rules = BTreeSet::new();
     for frontend in leads {
         match *frontend {
-            Frontend::ClusterIp(ip, port)
-            | Frontend::ExternalIp(ip, port)
-            | Frontend::LoadBalancerIp(ip, port) => {
+            FrontendKey::Address(ip, port, _) => {
                 rules.insert((
                     Chain::PortalsContainer,
                     lines.portal(ip, port, &lines.network_target()),
                 ));
                 rules.insert((Chain::PortalsHost, lines.portal(ip, port, &lines.host_target())));
             }
-            Frontend::NodePort(port) => lines.node_port(port, node, &mut rules),
+            FrontendKey::NodePort(_, port, _) => lines.node_port(port, node, &mut rules),
         }
     }
     // Proxy ports are for redirected traffic only: nobody gets around a policy by knowing one.
@@ -284,13 +281,14 @@ pub(super) fn removal(present: &Present) -> Document {
 
 #[cfg(test)]
 mod tests {
-    use ferry_model::{Detector, Protocol, ServiceName};
+    use ferry_model::{Detector, Family, Masqueraded, Protocol, ServiceName};
 
     use super::*;
 
     fn node(node_ports: NodePorts) -> NodeFamily {
         NodeFamily {
             detector: Detector::None,
+            masqueraded: Masqueraded::Everybody,
             node_ip: None,
             node_ports,
             localhost_node_ports: true,
@@ -299,7 +297,7 @@ mod tests {
         }
     }
 
-    fn of(leads: &[Frontend], listen: Listen, node_ports: NodePorts) -> Vec<String> {
+    fn of(leads: &[FrontendKey], listen: Listen, node_ports: NodePorts) -> Vec<String> {
         let service = ServiceName::new("shop", "web");
         let name = PortName {
             service,
@@ -326,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_cluster_ip_is_redirected_for_pods_and_translated_for_the_node() {
-        let vip = Frontend::ClusterIp("10.96.0.1".parse().unwrap(), 80);
+        let vip = FrontendKey::Address("10.96.0.1".parse().unwrap(), 80, Protocol::Tcp);
         let listen = Listen {
             address: None,
             node: "192.0.2.10".parse().ok(),
@@ -346,7 +344,11 @@ mod tests {
     #[test]
     fn node_ports_keep_to_their_addresses() {
         let only = NodePorts::Only(vec!["192.0.2.10".parse().unwrap()]);
-        let lines = of(&[Frontend::NodePort(30080)], EVERYWHERE, only);
+        let lines = of(
+            &[FrontendKey::NodePort(Family::V4, 30080, Protocol::Tcp)],
+            EVERYWHERE,
+            only,
+        );
         assert_eq!(lines.len(), 4);
         assert!(lines[0].starts_with("KUBE-NODEPORT-CONTAINER -d 192.0.2.10/32 -p tcp"));
         assert!(
@@ -363,7 +365,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_found_again_and_can_be_removed() {
-        let vip = Frontend::ExternalIp("2001:db8::1".parse().unwrap(), 80);
+        let vip = FrontendKey::Address("2001:db8::1".parse().unwrap(), 80, Protocol::Tcp);
         let name = PortName {
             service: ServiceName::new("shop", "web"),
             port: "".into(),

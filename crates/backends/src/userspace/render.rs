@@ -4,12 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use ferry_model::{
-    Detector, Family, NodeFamily, NodePlan, NodePorts, PortPlan, Protocol, Scope, ServicePlan, TrafficPolicy,
-    Verdict,
+    Detector, Family, Frontend, FrontendKind, NodeFamily, NodePlan, NodePorts, PortPlan, Protocol, Scope,
+    ServicePlan,
 };
-use ipnet::IpNet;
 
-use super::ruleset::{DoorRule, Frontend, Ingress, Place, PortRule, Way};
+use super::ruleset::{DoorRule, Ingress, Place, PortRule, Way};
 use crate::relay::{Access, Home, Pools, PortOptions};
 
 /// Who counts as a client of this node, for every service of a family.
@@ -56,21 +55,20 @@ pub(super) fn render(
                 options,
                 ..PortRule::empty(port.name.clone())
             };
-            Doors {
-                port,
-                node,
+            let mut doors = Doors {
+                own: node.family(family),
                 home,
                 ingress,
                 rule: &mut rule,
-            }
-            .all();
+            };
+            port.deciding().for_each(|frontend| doors.add(frontend));
             rule
         })
         .collect()
 }
 
 fn pools(port: &PortPlan) -> Pools {
-    let addresses = |scope| port.pool(scope).map(|endpoint| endpoint.address()).collect();
+    let addresses = |scope| port.pool(scope).addresses().collect();
     let known = match port.protocol() {
         // Established connections end by themselves, however unready their endpoint.
         Protocol::Tcp | Protocol::Sctp => port.endpoints.iter().map(|endpoint| endpoint.address()).collect(),
@@ -85,118 +83,71 @@ fn pools(port: &PortPlan) -> Pools {
 }
 
 struct Doors<'a> {
-    port: &'a PortPlan,
-    node: &'a NodePlan,
+    own: &'a NodeFamily,
     home: &'a Arc<Home>,
     ingress: Ingress,
     rule: &'a mut PortRule,
 }
 
 impl Doors<'_> {
-    fn all(mut self) {
-        let port = self.port;
-        let internal = Access::open(port.internal);
-        self.add(
-            Way::Internal,
-            Frontend::ClusterIp(port.cluster_ip, port.port),
-            &internal,
-        );
-        let external = self.external();
-        for ip in &port.external_ips {
-            self.add(Way::External, Frontend::ExternalIp(*ip, port.port), &external);
-        }
-        let restricted = self.restricted(&external);
-        let way = if restricted == external {
-            Way::External
-        } else {
-            Way::Restricted
-        };
-        for ip in &port.load_balancer_ips {
-            self.add(way, Frontend::LoadBalancerIp(*ip, port.port), &restricted);
-        }
-        if let Some(number) = port.node_port {
-            self.node_port(number, &external);
-        }
-    }
-
-    fn external(&self) -> Access {
-        let port = self.port;
-        let short_circuits = port.external.policy == TrafficPolicy::Local
-            && self.node.policy.short_circuit
-            && port.external.verdict != Verdict::Reject;
-        let at_home = short_circuits.then(|| (self.home.clone(), Verdict::Forward(Scope::Cluster)));
-        Access {
-            verdict: port.external.verdict,
-            at_home,
-            sources: Vec::new(),
-        }
-    }
-
-    fn restricted(&self, external: &Access) -> Access {
-        let port = self.port;
-        let mut access = external.clone();
-        if port.has_endpoints || self.node.policy.source_ranges_first {
-            access.sources.clone_from(&port.source_ranges);
-            if port.node_in_source_ranges && !access.sources.is_empty() {
-                access
-                    .sources
-                    .extend(port.load_balancer_ips.iter().copied().map(IpNet::from));
+    fn add(&mut self, frontend: &Frontend) {
+        match frontend.kind {
+            FrontendKind::ClusterIp => self.address(Way::Internal, frontend),
+            FrontendKind::ExternalIp | FrontendKind::LoadBalancerIp if frontend.allowed.is_some() => {
+                self.address(Way::Restricted, frontend);
             }
+            FrontendKind::ExternalIp | FrontendKind::LoadBalancerIp => self.address(Way::External, frontend),
+            FrontendKind::NodePort | FrontendKind::LocalhostNodePort => self.node_port(frontend),
         }
-        access
     }
 
-    fn add(&mut self, way: Way, frontend: Frontend, access: &Access) {
-        let (Frontend::ClusterIp(ip, number)
-        | Frontend::ExternalIp(ip, number)
-        | Frontend::LoadBalancerIp(ip, number)) = frontend
-        else {
-            return;
-        };
-        let at = SocketAddr::new(ip, number);
+    fn address(&mut self, way: Way, frontend: &Frontend) {
+        let Some(ip) = frontend.key.address() else { return };
+        let at = SocketAddr::new(ip, frontend.key.port());
         match self.ingress {
             Ingress::Loopback => {
                 self.rule.addresses.insert(ip);
-                self.door(Place::At(at), frontend, access);
+                self.door(Place::At(at), frontend);
             }
-            Ingress::Mapped => self.door(Place::Proxy(way), frontend, access),
+            Ingress::Mapped => self.door(Place::Proxy(way), frontend),
             Ingress::Portals => {
-                if self.node.family(self.port.family).addresses.contains(&ip) {
+                if self.own.addresses.contains(&ip) {
                     self.rule.claims.insert(at);
                 }
-                self.door(Place::Proxy(way), frontend, access);
+                self.door(Place::Proxy(way), frontend);
             }
         }
     }
 
-    /// With rules, node ports lead to the proxy port and are only held; else they are listened on.
-    fn node_port(&mut self, number: u16, access: &Access) {
-        let frontend = Frontend::NodePort(number);
-        let everywhere = SocketAddr::new(any(self.port.family), number);
-        if self.ingress == Ingress::Portals {
-            self.rule.claims.insert(everywhere);
-            return self.door(Place::Proxy(Way::External), frontend, access);
-        }
-        match &self.node.family(self.port.family).node_ports {
-            NodePorts::All => self.door(Place::At(everywhere), frontend, access),
-            NodePorts::Only(addresses) => {
-                for ip in addresses {
-                    self.door(Place::At(SocketAddr::new(*ip, number)), frontend, access);
+    /// With rules, node ports lead to the proxy port and are only held; else they are listened on. What listens on
+    /// every address, or is led to, includes loopback.
+    fn node_port(&mut self, frontend: &Frontend) {
+        let on_loopback = frontend.kind == FrontendKind::LocalhostNodePort;
+        let number = frontend.key.port();
+        let everywhere = SocketAddr::new(any(frontend.key.family()), number);
+        match (self.ingress, &self.own.node_ports) {
+            (Ingress::Portals, _) if !on_loopback => {
+                self.rule.claims.insert(everywhere);
+                self.door(Place::Proxy(Way::External), frontend);
+            }
+            (Ingress::Loopback | Ingress::Mapped, NodePorts::All) if !on_loopback => {
+                self.door(Place::At(everywhere), frontend);
+            }
+            (Ingress::Portals, _) | (_, NodePorts::All) => {}
+            (Ingress::Loopback | Ingress::Mapped, NodePorts::Only(addresses)) => {
+                for ip in addresses.iter().filter(|ip| ip.is_loopback() == on_loopback) {
+                    self.door(Place::At(SocketAddr::new(*ip, number)), frontend);
                 }
             }
         }
     }
 
-    fn door(&mut self, place: Place, frontend: Frontend, access: &Access) {
+    fn door(&mut self, place: Place, frontend: &Frontend) {
         let new = || DoorRule {
-            access: access.clone(),
+            access: Access::of(frontend, self.home),
             leads: Default::default(),
         };
-        self.rule
-            .doors
-            .entry(place)
-            .or_insert_with(new)
-            .leads
-            .insert(frontend);
+        let door = self.rule.doors.entry(place).or_insert_with(new);
+        door.leads.insert(frontend.key);
     }
 }

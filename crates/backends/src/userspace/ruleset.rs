@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use ferry_model::{Family, PortName};
+use ferry_model::{Family, FrontendKey, PortName};
 
 use crate::relay::{Access, Pools, PortOptions};
 
@@ -65,32 +65,11 @@ pub(crate) struct DoorName {
     pub(crate) place: Place,
 }
 
-/// Where clients believe they are going.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Frontend {
-    ClusterIp(IpAddr, u16),
-    ExternalIp(IpAddr, u16),
-    LoadBalancerIp(IpAddr, u16),
-    NodePort(u16),
-}
-
-impl fmt::Display for Frontend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Frontend::ClusterIp(ip, port)
-            | Frontend::ExternalIp(ip, port)
-            | Frontend::LoadBalancerIp(ip, port) => {
-                write!(f, "{}", SocketAddr::new(*ip, *port))
-            }
-            Frontend::NodePort(port) => write!(f, "node port {port}"),
-        }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DoorRule {
     pub(crate) access: Access,
-    pub(crate) leads: BTreeSet<Frontend>,
+    /// Where clients believe they are going.
+    pub(crate) leads: BTreeSet<FrontendKey>,
 }
 
 /// One service port of one family.

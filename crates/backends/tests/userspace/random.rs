@@ -8,7 +8,7 @@ use ferry_backends::Backend;
 use ferry_backends::userspace::Ingress;
 use ferry_lab::netns::Namespace;
 use ferry_model::Protocol::{Tcp, Udp};
-use ferry_model::{Fate, Origin, Packet, Protocol, TrafficPolicy, trace};
+use ferry_model::{Action, FrontendKind, Origin, Packet, Protocol, TrafficPolicy, trace};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -78,11 +78,12 @@ fn observe(packet: &Packet) -> Result<String, &'static str> {
 fn agree(world: &World, packet: &Packet) {
     let outcome = trace(world.planner.plan(), packet);
     let seen = observe(packet);
-    let agrees = match (&outcome.fate, &seen) {
-        (Fate::Forward { targets, .. }, Ok(name)) => {
+    let targets = &outcome.targets;
+    let agrees = match (outcome.action, &seen) {
+        (Action::Forward { .. }, Ok(name)) => {
             targets.iter().any(|target| target.address.to_string() == *name)
         }
-        (Fate::Drop, Err("dropped")) | (Fate::Reject | Fate::Host, Err("rejected")) => true,
+        (Action::Drop, Err("dropped")) | (Action::Reject | Action::NotOurs, Err("rejected")) => true,
         _ => false,
     };
     assert!(
@@ -115,9 +116,10 @@ fn converges(seed: u64) {
                 port: number,
                 protocol: port.protocol(),
             };
-            packets.push(packet(port.cluster_ip, port.port));
-            packets.extend(port.external_ips.iter().map(|ip| packet(*ip, port.port)));
-            packets.extend(port.node_port.map(|number| packet(ip("127.0.0.1"), number)));
+            for kind in [FrontendKind::ClusterIp, FrontendKind::ExternalIp] {
+                packets.extend(port.addresses(kind).map(|ip| packet(ip, port.port)));
+            }
+            packets.extend(port.node_port().map(|number| packet(ip("127.0.0.1"), number)));
         }
         std::thread::scope(|scope| {
             for packet in &packets {

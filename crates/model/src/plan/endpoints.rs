@@ -35,11 +35,15 @@ pub(super) fn endpoints(
         .iter()
         .map(|&(address, endpoint)| {
             let flag = |on: bool, flag: u8| if on { flag } else { 0 };
-            let in_pool = |pool: &Option<Pool<'_>>| pool.as_ref().is_some_and(|pool| pool.has(endpoint));
+            let in_pool = |pool: &Option<Choice<'_>>| pool.as_ref().is_some_and(|pool| pool.has(endpoint));
             let flags = flag(is_local(endpoint), Endpoint::LOCAL)
                 | flag(endpoint.ready, Endpoint::READY)
                 | flag(endpoint.serving, Endpoint::SERVING)
                 | flag(endpoint.terminating, Endpoint::TERMINATING)
+                | flag(
+                    node.policy.remote_hairpins || is_local(endpoint),
+                    Endpoint::HAIRPIN,
+                )
                 | flag(in_pool(&cluster_pool), Endpoint::IN_CLUSTER_POOL)
                 | flag(
                     is_local(endpoint) && in_pool(&local_pool),
@@ -109,38 +113,38 @@ fn is_draining(endpoint: &SliceEndpoint) -> bool {
 }
 
 /// A choice among the endpoints: those that are ready, or else those that still serve while they terminate.
-enum Pool<'a> {
+enum Choice<'a> {
     Ready(Topology<'a>),
     Draining,
     Empty,
 }
 
-impl Pool<'_> {
+impl Choice<'_> {
     fn has(&self, endpoint: &SliceEndpoint) -> bool {
         match self {
-            Pool::Ready(topology) => endpoint.ready && topology.allows(endpoint),
-            Pool::Draining => is_draining(endpoint),
-            Pool::Empty => false,
+            Choice::Ready(topology) => endpoint.ready && topology.allows(endpoint),
+            Choice::Draining => is_draining(endpoint),
+            Choice::Empty => false,
         }
     }
 }
 
 /// Hints count among ready endpoints only: a draining cluster needs every endpoint that still serves.
-fn cluster_pool<'a>(endpoints: &Merged<'_>, node: &'a NodePlan) -> Pool<'a> {
+fn cluster_pool<'a>(endpoints: &Merged<'_>, node: &'a NodePlan) -> Choice<'a> {
     match ready_or_draining(endpoints, |_| true) {
-        Pool::Ready(_) => Pool::Ready(topology(endpoints, &node.name, node.zone.as_deref())),
-        pool => pool,
+        Choice::Ready(_) => Choice::Ready(topology(endpoints, &node.name, node.zone.as_deref())),
+        other => other,
     }
 }
 
-fn ready_or_draining<'a>(endpoints: &Merged<'_>, counts: impl Fn(&SliceEndpoint) -> bool) -> Pool<'a> {
+fn ready_or_draining<'a>(endpoints: &Merged<'_>, counts: impl Fn(&SliceEndpoint) -> bool) -> Choice<'a> {
     let any = |state: fn(&SliceEndpoint) -> bool| endpoints.iter().any(|(_, e)| counts(e) && state(e));
     if any(|endpoint| endpoint.ready) {
-        Pool::Ready(Topology::Anywhere)
+        Choice::Ready(Topology::Anywhere)
     } else if any(is_draining) {
-        Pool::Draining
+        Choice::Draining
     } else {
-        Pool::Empty
+        Choice::Empty
     }
 }
 

@@ -1,53 +1,167 @@
-//! The node's own part of the plan: who is local, where node ports are answered, which networks are for services.
+//! The node's own part of the plan: who is local, where node ports are answered, which networks are for services, and
+//! what happens to packets that are nearly a service's.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Detector, NodeFamily, NodePlan, NodePorts};
+use super::frontend::{Action, Client};
 use crate::names::{Family, PerFamily};
-use crate::options::{DetectLocal, LocalhostNodePorts, NodePortAddress, PlanOptions};
+use crate::options::{DetectLocal, LocalhostNodePorts, NodePortAddress, PlanOptions, Policy};
 use crate::snapshot::Snapshot;
 
+/// The part of the plan that no service owns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePlan {
+    pub name: Arc<str>,
+    pub zone: Option<Arc<str>>,
+    /// Connections end here and others go on from here, so an endpoint never sees the client's address.
+    pub relays: bool,
+    /// The addresses of services are addresses of the node: it sends to them from themselves.
+    pub binds_service_addresses: bool,
+    /// A node port that refuses others does so at every local address; else only where node ports are answered.
+    pub refuses_node_ports_everywhere: bool,
+    /// What happens at a port that no service has, of a cluster IP; of the other addresses of services too where they
+    /// are bound.
+    pub unknown_ports: Action,
+    /// What happens at an address of the service networks that no service has.
+    pub unallocated: Action,
+    pub families: PerFamily<NodeFamily>,
+    pub(super) policy: Policy,
+    pub(super) allow_external_ips: bool,
+}
+
+impl NodePlan {
+    pub fn family(&self, family: Family) -> &NodeFamily {
+        self.families.get(family)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFamily {
+    /// How traffic of local pods is recognised.
+    pub detector: Detector,
+    /// Whose traffic for cluster IPs is masqueraded.
+    pub masqueraded: Masqueraded,
+    pub node_ip: Option<IpAddr>,
+    pub node_ports: NodePorts,
+    /// Whether node ports answer on loopback addresses.
+    pub localhost_node_ports: bool,
+    pub service_cidrs: Vec<IpNet>,
+    /// Every address of this host, loopback included.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl NodeFamily {
+    /// Whether an address is this node's own.
+    pub fn has(&self, address: IpAddr) -> bool {
+        address.is_loopback() || self.addresses.contains(&address)
+    }
+
+    /// Whether node ports are answered at one of the node's addresses.
+    pub fn answers_node_ports_at(&self, address: IpAddr) -> bool {
+        match &self.node_ports {
+            NodePorts::All => !address.is_loopback() || self.localhost_node_ports,
+            NodePorts::Only(addresses) => addresses.contains(&address),
+        }
+    }
+}
+
+/// Tells whether a packet comes from a local pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Detector {
+    /// Nothing is known; nothing is decided by it.
+    None,
+    Cidr(IpNet),
+    Bridge(Arc<str>),
+    InterfacePrefix(Arc<str>),
+}
+
+/// Clients whose address is replaced by the node's, so that answers come back this way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Masqueraded {
+    Nobody,
+    /// The node itself, which sends from the service's address.
+    Node,
+    /// Everybody who is not recognised as a local pod.
+    NotPods,
+    Everybody,
+}
+
+impl Masqueraded {
+    pub(super) fn includes(self, client: Client) -> bool {
+        match self {
+            Masqueraded::Nobody => false,
+            Masqueraded::Node => client == Client::Node,
+            Masqueraded::NotPods => client != Client::Pod,
+            Masqueraded::Everybody => true,
+        }
+    }
+}
+
+/// The local addresses on which node ports are answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodePorts {
+    /// Every local address; loopback only with `localhost_node_ports`.
+    All,
+    /// These; loopback addresses are among them only with `localhost_node_ports`.
+    Only(Vec<IpAddr>),
+}
+
 pub(super) fn plan_node(options: &PlanOptions, snapshot: &Snapshot) -> NodePlan {
-    let service_cidrs = snapshot.service_cidrs();
+    let policy = options.policy;
+    let if_so = |decided: bool, action: Action| if decided { action } else { Action::NotOurs };
     NodePlan {
         name: Arc::clone(&options.node_name),
         zone: snapshot.node().and_then(|node| node.zone.clone()),
-        policy: options.policy,
-        masquerade_all: options.masquerade_all,
+        relays: policy.relays,
+        binds_service_addresses: policy.binds_addresses,
+        refuses_node_ports_everywhere: policy.node_port_verdicts_everywhere,
+        unknown_ports: if_so(policy.reject_unknown_ports, Action::Reject),
+        unallocated: if_so(policy.drop_unallocated, Action::Drop),
+        families: PerFamily::from_fn(|family| plan_family(options, snapshot, family)),
+        policy,
         allow_external_ips: options.allow_external_ips,
-        families: PerFamily::from_fn(|family| {
-            let addresses: Vec<IpAddr> = snapshot
-                .host()
-                .addresses
-                .iter()
-                .copied()
-                .filter(|ip| Family::of(*ip) == family)
-                .collect();
-            let node_ip = node_ip(options, snapshot, family);
-            let ports = NodePortNetworks::of(options, snapshot, family);
-            let localhost_node_ports = match options.policy.localhost_node_ports.get(family) {
-                LocalhostNodePorts::Never => false,
-                LocalhostNodePorts::IfAddressed => ports.include_loopback,
-                LocalhostNodePorts::Always => true,
-            };
-            NodeFamily {
-                detector: detector(options, snapshot, family),
-                node_ip,
-                node_ports: ports.resolve(&addresses, *options.policy.localhost_node_ports.get(family)),
-                localhost_node_ports,
-                service_cidrs: service_cidrs
-                    .iter()
-                    .copied()
-                    .filter(|c| Family::of_net(c) == family)
-                    // Whatever answers in a network where we live ourselves, it is not only services.
-                    .filter(|c| node_ip.is_none_or(|ip| !c.contains(&ip)))
-                    .collect(),
-                addresses,
-            }
-        }),
+    }
+}
+
+fn plan_family(options: &PlanOptions, snapshot: &Snapshot, family: Family) -> NodeFamily {
+    let addresses = snapshot.host().addresses.iter().copied();
+    let addresses: Vec<IpAddr> = addresses.filter(|ip| Family::of(*ip) == family).collect();
+    let localhost = *options.policy.localhost_node_ports.get(family);
+    let ports = NodePortNetworks::of(options, snapshot, family);
+    let detector = detector(options, snapshot, family);
+    let node_ip = node_ip(options, snapshot, family);
+    NodeFamily {
+        masqueraded: masqueraded(options, &detector),
+        detector,
+        node_ip,
+        node_ports: ports.resolve(&addresses, localhost),
+        localhost_node_ports: match localhost {
+            LocalhostNodePorts::Never => false,
+            LocalhostNodePorts::IfAddressed => ports.include_loopback,
+            LocalhostNodePorts::Always => true,
+        },
+        service_cidrs: snapshot
+            .service_cidrs()
+            .into_iter()
+            .filter(|cidr| Family::of_net(cidr) == family)
+            // Whatever answers in a network where we live ourselves, it is not only services.
+            .filter(|cidr| node_ip.is_none_or(|ip| !cidr.contains(&ip)))
+            .collect(),
+        addresses,
+    }
+}
+
+fn masqueraded(options: &PlanOptions, detector: &Detector) -> Masqueraded {
+    if options.masquerade_all || options.policy.relays {
+        return Masqueraded::Everybody;
+    }
+    match detector {
+        Detector::None if options.policy.binds_addresses => Masqueraded::Node,
+        Detector::None => Masqueraded::Nobody,
+        Detector::Cidr(_) | Detector::Bridge(_) | Detector::InterfacePrefix(_) => Masqueraded::NotPods,
     }
 }
 

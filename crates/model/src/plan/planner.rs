@@ -1,12 +1,14 @@
 //! Keeps a plan true to a snapshot, one event at a time.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::node::plan_node;
 use super::service::plan_service;
 use super::{Claims, NodePlan, Plan, Revision, ServicePlan, Tally};
-use crate::names::ServiceName;
+use crate::facts::Service;
+use crate::names::{Family, ServiceName};
 use crate::options::PlanOptions;
 use crate::snapshot::{Affected, Event, Snapshot};
 
@@ -73,9 +75,7 @@ impl Planner {
         if node_affected {
             let node = plan_node(&self.options, &self.snapshot);
             if node != *self.plan.node {
-                if concerns_services(&self.plan.node, &node) {
-                    services.extend(self.snapshot.services().map(|service| service.name.clone()));
-                }
+                services.extend(self.concerned(&node));
                 self.plan.node = Arc::new(node);
                 update.node_changed = true;
             }
@@ -84,6 +84,32 @@ impl Planner {
             self.replan(name, &mut services, &mut update.replaced);
         }
         update
+    }
+
+    /// The services whose plan can come out differently with another node plan.
+    fn concerned(&self, node: &NodePlan) -> Vec<ServiceName> {
+        let old = &self.plan.node;
+        let of_family = |node: &NodePlan, family| {
+            let own = node.family(family);
+            (own.node_ip, own.masqueraded, own.localhost_node_ports)
+        };
+        let mut families = Family::BOTH.into_iter();
+        let all = old.zone != node.zone
+            || old.name != node.name
+            || families.any(|family| of_family(old, family) != of_family(node, family));
+        let own = |node: &NodePlan| -> BTreeSet<IpAddr> {
+            let families = Family::BOTH.map(|family| node.family(family).addresses.clone());
+            families.into_iter().flatten().collect()
+        };
+        let (before, after) = (own(old), own(node));
+        let moved: BTreeSet<&IpAddr> = before.symmetric_difference(&after).collect();
+        let is_at = |service: &Service| {
+            let mut addresses = service.external_ips.iter().chain(&service.load_balancer_ips);
+            addresses.any(|address| moved.contains(address))
+        };
+        let services = self.snapshot.services();
+        let concerned = services.filter(|service| all || is_at(service));
+        concerned.map(|service| service.name.clone()).collect()
     }
 
     fn replan(
@@ -104,12 +130,6 @@ impl Planner {
         }
         replaced.push(self.plan.replace(name, new.map(Arc::new)));
     }
-}
-
-/// Whether planning a service can come out differently with the other node plan.
-fn concerns_services(old: &NodePlan, new: &NodePlan) -> bool {
-    let node_ips = |node: &NodePlan| (node.families.v4.node_ip, node.families.v6.node_ip);
-    old.zone != new.zone || old.name != new.name || node_ips(old) != node_ips(new)
 }
 
 impl Plan {

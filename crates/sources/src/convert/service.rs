@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ferry_model::{Family, Service, ServiceName, ServicePort, ServiceType, TrafficPolicy};
 use ipnet::IpNet;
+use jiff::Timestamp;
 
 use super::annotations::options;
 use super::ip::{is_special, parse_cidr, parse_ip};
@@ -12,7 +13,7 @@ use super::report::Report;
 use super::text::{check_port_name, port_number, protocol};
 use super::{Converted, Interner};
 use crate::bounded::quote;
-use crate::objects::{self, ServiceSpec};
+use crate::objects::{self, Meta, ServiceSpec};
 
 /// What the API server fills in, and what is used where an object bypassed it.
 const DEFAULT_AFFINITY: Duration = Duration::from_secs(10_800);
@@ -43,6 +44,7 @@ fn convert(object: &objects::Service, interner: &Interner, report: &mut Report) 
     let external_policy = external_policy(spec, kind, report);
     Some(Service {
         name: ServiceName::new(&meta.namespace, &meta.name),
+        created: created(meta),
         kind,
         cluster_ips,
         ports: ports(spec, interner, report),
@@ -59,6 +61,13 @@ fn convert(object: &objects::Service, interner: &Interner, report: &mut Report) 
         health_check_node_port: health_check_node_port(spec, kind, external_policy, report),
         options: options(&meta.annotations, interner, report),
     })
+}
+
+/// Decides between services that ask for the same frontend; one that does not say, or not so that it can be read,
+/// counts as new.
+fn created(meta: &Meta) -> Option<i64> {
+    let time: Timestamp = meta.creation_timestamp.as_deref()?.parse().ok()?;
+    Some(time.as_second())
 }
 
 fn service_type(spec: &ServiceSpec, report: &mut Report) -> ServiceType {

@@ -35,6 +35,7 @@ pub struct Meta {
     pub labels: Labels,
     #[serde(deserialize_with = "nullable")]
     pub annotations: Annotations,
+    pub creation_timestamp: Option<String>,
     pub deletion_timestamp: Option<String>,
 }
 

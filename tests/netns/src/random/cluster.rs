@@ -201,6 +201,7 @@ impl Cluster {
             cluster_ips.push(cluster_ip(i, Family::V6));
         }
         Service {
+            created: None,
             name: service_name(i),
             kind,
             cluster_ips,

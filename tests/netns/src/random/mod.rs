@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use ferry_backends::{Backend, iptables, ipvs, nftables};
 use ferry_lab::netns::{Answer, Network, Probe, Reply};
-use ferry_model::{Family, Fate, Origin, Packet, Planner, Policy, Protocol, Target, trace};
+use ferry_model::{Action, Family, Origin, Outcome, Packet, Planner, Policy, Protocol, Target, trace};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
@@ -126,8 +126,7 @@ fn sequence(mode: Mode, seed: u64, network: &Network) -> Result<()> {
 struct Question {
     probe: Probe,
     source: IpAddr,
-    fate: Fate,
-    steps: Vec<String>,
+    outcome: Outcome,
     local_destination: bool,
     /// The mode may send what it does not masquerade to another node.
     may_go_astray: bool,
@@ -140,7 +139,7 @@ impl Question {
         let (from, v4, v6) = senders[rng.random_range(0..senders.len())];
         let plan = planner.plan();
         // an address that the node has itself is reached from itself
-        let bound = from == "node" && plan.node().policy.binds_addresses && plan.is_service_address(to);
+        let bound = from == "node" && plan.node().binds_service_addresses && plan.is_service_address(to);
         let source: IpAddr = match to {
             to if bound => to,
             IpAddr::V6(_) => v6.parse()?,
@@ -173,33 +172,31 @@ impl Question {
         let outcome = trace(plan, &packet);
         let local_destination = cluster::is_node_address(to);
         let mut probe = Probe::new(from, to, port, proto);
-        probe.limit = match outcome.fate {
-            Fate::Forward { .. } | Fate::Reject => Some(Duration::from_secs(5)),
-            Fate::Host if local_destination => Some(Duration::from_secs(5)),
-            Fate::Drop | Fate::Host => Some(SILENCE),
+        probe.limit = match outcome.action {
+            Action::Forward { .. } | Action::Reject => Some(Duration::from_secs(5)),
+            Action::NotOurs if local_destination => Some(Duration::from_secs(5)),
+            Action::Drop | Action::NotOurs => Some(SILENCE),
         };
         Ok(Question {
             probe,
             source,
-            fate: outcome.fate,
-            steps: outcome.steps,
+            outcome,
             local_destination,
-            may_go_astray: plan.node().policy.binds_addresses,
+            may_go_astray: plan.node().binds_service_addresses,
         })
     }
 
     fn judge(&self, replies: &[Reply]) -> Result<()> {
         for reply in replies {
-            let right = match (&self.fate, &reply.answer) {
-                (Fate::Forward { targets, .. }, Answer::Timeout) => {
-                    targets.iter().any(|t| self.goes_astray(t))
-                }
-                (Fate::Forward { targets, .. }, Answer::Ok) => targets.iter().any(|t| self.reached(t, reply)),
-                (Fate::Reject, Answer::Refused) | (Fate::Drop, Answer::Timeout) => true,
+            let mut targets = self.outcome.targets.iter();
+            let right = match (self.outcome.action, &reply.answer) {
+                (Action::Forward { .. }, Answer::Timeout) => targets.any(|target| self.goes_astray(target)),
+                (Action::Forward { .. }, Answer::Ok) => targets.any(|target| self.reached(target, reply)),
+                (Action::Reject, Answer::Refused) | (Action::Drop, Answer::Timeout) => true,
                 // nobody listens on the node's ports that are not node ports
-                (Fate::Host, Answer::Refused) => self.local_destination,
+                (Action::NotOurs, Answer::Refused) => self.local_destination,
                 // the lab's switch swallows what it cannot deliver
-                (Fate::Host, Answer::Timeout | Answer::Unreachable) => !self.local_destination,
+                (Action::NotOurs, Answer::Timeout | Answer::Unreachable) => !self.local_destination,
                 _ => false,
             };
             if !right {
@@ -211,9 +208,8 @@ impl Question {
                     ..
                 } = &self.probe;
                 bail!(
-                    "{from:?} -> {to}:{port}/{proto}: the plan says {:?}, because {:#?}; the packet says {reply:?}",
-                    self.fate,
-                    self.steps
+                    "{from:?} -> {to}:{port}/{proto}: the plan says {:#?}; the packet says {reply:?}",
+                    self.outcome
                 );
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ferry_host::ipset::Entry;
 use ferry_host::ipvs::{Change, Service, Virtual};
-use ferry_model::{PortName, Protocol, ServiceName};
+use ferry_model::{Masqueraded, PortName, Protocol, ServiceName};
 use proptest::prelude::*;
 
 use super::super::diff::{Before, Have, Ops, diff};
@@ -215,7 +215,7 @@ fn rules_for(closed: &[&str], used: bool) -> Rules {
     rules::render(&rules::Input {
         family: ferry_model::Family::V4,
         mark: 0x4000,
-        masquerade_all: false,
+        masqueraded: Masqueraded::Node,
         detector: &ferry_model::Detector::None,
         random_fully: true,
         used: &|_| used,

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ferry_host::nftables::{DataType, Element, Field, Key, SetDecl, Value, Verdict};
-use ferry_model::{Endpoint, PortPlan, Scope, TrafficPolicy, Verdict as Fate};
+use ferry_model::{PortPlan, Scope};
 
 use super::fixed::address_field;
-use super::shared::{external as external_rules, external_local};
+use super::shared::external as external_rules;
 use super::{Context, Piece, set};
 use crate::nftables::names;
 use crate::nftables::ruleset::{Chain, Load, Name, Rule, Statement};
@@ -42,22 +42,11 @@ pub(super) fn render(port: &PortPlan, context: &Context, pieces: &mut Vec<Piece>
     for endpoint in port.reachable() {
         remember(port, endpoint.address(), timeout, context, pieces);
     }
-    let scopes = [Scope::Cluster, Scope::Local].map(|scope| (scope, port.pool(scope).collect::<Vec<_>>()));
-    for (scope, endpoints) in &scopes {
-        if !endpoints.is_empty() {
-            deal(port, *scope, endpoints, pieces);
-        }
+    for scope in [Scope::Cluster, Scope::Local] {
+        deal(port, scope, pieces);
     }
-    if port.externally_accessible && port.has_endpoints {
-        let [cluster, local] =
-            scopes.map(|(scope, endpoints)| (!endpoints.is_empty()).then(|| pool(port, scope)));
-        let rules = match port.external.policy {
-            TrafficPolicy::Cluster => external_rules(context, cluster.map(Statement::Verdict)),
-            TrafficPolicy::Local => {
-                let local = local.filter(|_| matches!(port.external.verdict, Fate::Forward(_)));
-                external_local(context, cluster, local)
-            }
-        };
+    if let Some(actions) = port.external.filter(|actions| actions.forward()) {
+        let rules = external_rules(context, &actions, |scope| Some(pool_name(port, scope)));
         pieces.push(Piece::Chain(
             external_name(port),
             Chain {
@@ -111,12 +100,16 @@ fn remember(
 }
 
 /// The chain that sends known clients where they were, and deals new ones out.
-fn deal(port: &PortPlan, scope: Scope, endpoints: &[&Endpoint], pieces: &mut Vec<Piece>) {
+fn deal(port: &PortPlan, scope: Scope, pieces: &mut Vec<Piece>) {
+    let endpoints: Vec<SocketAddr> = port.pool(scope).addresses().collect();
+    if endpoints.is_empty() {
+        return;
+    }
     let name = pool_name(port, scope);
     let mut rules: Vec<Rule> = Vec::with_capacity(endpoints.len() + 1);
     let mut elements = Vec::with_capacity(endpoints.len());
     for (slot, endpoint) in endpoints.iter().enumerate() {
-        let (chain, clients) = endpoint_names(port, endpoint.address());
+        let (chain, clients) = endpoint_names(port, *endpoint);
         rules.push(
             vec![
                 Statement::in_set(&[Load::Source], &clients),

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ferry_host::nftables::{
     BaseChain, ChainKind, DataType, Element, Family, Field, Hook, Key, SetDecl, Value, Verdict,
 };
-use ferry_model::{Detector, NodePorts, Protocol};
+use ferry_model::{Action, Detector, Masqueraded, NodePorts, Protocol};
 use ipnet::IpNet;
 
 use super::{Context, FixedSet, Octets, set, text};
@@ -223,7 +224,7 @@ fn chains(context: &Context) -> BTreeMap<Name, Chain> {
             names::NODE_PORT_CHECK,
             chain(None, vec![node_port_check(context)]),
         ),
-        (names::CLUSTER_IPS_CHECK, chain(None, cluster_ips_check())),
+        (names::CLUSTER_IPS_CHECK, chain(None, cluster_ips_check(context))),
         (names::SERVICES, chain(None, services(context))),
         (names::MASQUERADING, chain(None, masquerading(context))),
         (
@@ -301,38 +302,46 @@ fn node_port_check(context: &Context) -> Rule {
     statements.into()
 }
 
-fn cluster_ips_check() -> Vec<Rule> {
-    let destination = |set: &str| Statement::in_set(&[Load::Destination], set);
-    vec![
-        Rule::commented(
-            vec![destination(names::CLUSTER_IPS), Statement::Reject],
-            "Reject traffic to invalid ports of ClusterIPs",
-        ),
-        Rule::commented(
-            vec![
-                destination(names::SERVICE_CIDRS),
-                Statement::Verdict(Verdict::Drop),
-            ],
-            "Drop traffic to unallocated ClusterIPs",
-        ),
-    ]
+fn cluster_ips_check(context: &Context) -> Vec<Rule> {
+    let refusal = |action: Action| match action {
+        Action::Reject => Some(Statement::Reject),
+        Action::Drop => Some(Statement::Verdict(Verdict::Drop)),
+        Action::Forward { .. } | Action::NotOurs => None,
+    };
+    let rule = |set: &str, action, comment| {
+        let destination = Statement::in_set(&[Load::Destination], set);
+        refusal(action).map(|refusal| Rule::commented(vec![destination, refusal], comment))
+    };
+    let unknown = rule(
+        names::CLUSTER_IPS,
+        context.unknown_ports,
+        "Reject traffic to invalid ports of ClusterIPs",
+    );
+    let unallocated = rule(
+        names::SERVICE_CIDRS,
+        context.unallocated,
+        "Drop traffic to unallocated ClusterIPs",
+    );
+    unknown.into_iter().chain(unallocated).collect()
 }
 
 fn services(context: &Context) -> Vec<Rule> {
     let mut rules = Vec::new();
     let cluster_ip = Statement::in_set(&[Load::Destination], names::CLUSTER_IPS);
     let mark = Statement::SetMark(context.mark);
-    if context.masquerade_all {
-        rules.push(Rule::commented(
-            vec![cluster_ip, mark],
-            "masquerade all clusterIP traffic",
-        ));
-    } else if let Some(foreign) = from_pod(context, true) {
-        rules.push(Rule::commented(
-            vec![cluster_ip, foreign, mark],
-            "masquerade clusterIP traffic from outside cluster",
-        ));
-    }
+    let masqueraded = match context.node.masqueraded {
+        Masqueraded::Nobody => None,
+        Masqueraded::Everybody => Some((vec![cluster_ip, mark], "masquerade all clusterIP traffic")),
+        Masqueraded::NotPods => by_pod(context, true).map(|foreign| {
+            let statements = vec![cluster_ip, foreign, mark];
+            (statements, "masquerade clusterIP traffic from outside cluster")
+        }),
+        Masqueraded::Node => {
+            let own = Statement::HostsOwn(Side::Source);
+            Some((vec![cluster_ip, own, mark], "masquerade local clusterIP traffic"))
+        }
+    };
+    rules.extend(masqueraded.map(|(statements, comment)| Rule::commented(statements, comment)));
     rules.push(vec![Statement::verdict_of(&FRONTEND, names::SERVICE_IPS)].into());
     let mut node_port = node_port_address(context, true);
     node_port.push(Statement::verdict_of(&NODE_PORT, names::SERVICE_NODE_PORTS));
@@ -340,8 +349,17 @@ fn services(context: &Context) -> Vec<Rule> {
     rules
 }
 
-/// The match for traffic of local pods (or not of them), where there is a way to tell.
-pub(super) fn from_pod(context: &Context, not: bool) -> Option<Statement> {
+/// The match for traffic of local pods, where there is a way to tell.
+pub(super) fn from_pod(context: &Context) -> Option<Statement> {
+    by_pod(context, false)
+}
+
+fn by_pod(context: &Context, not: bool) -> Option<Statement> {
+    let interface = |name: &Arc<str>, prefix| Statement::Interface {
+        name: name.clone(),
+        prefix,
+        not,
+    };
     match &context.node.detector {
         Detector::None => None,
         Detector::Cidr(net) => Some(Statement::Within {
@@ -349,16 +367,8 @@ pub(super) fn from_pod(context: &Context, not: bool) -> Option<Statement> {
             net: *net,
             not,
         }),
-        Detector::Bridge(name) => Some(Statement::Interface {
-            name: name.clone(),
-            prefix: false,
-            not,
-        }),
-        Detector::InterfacePrefix(name) => Some(Statement::Interface {
-            name: name.clone(),
-            prefix: true,
-            not,
-        }),
+        Detector::Bridge(name) => Some(interface(name, false)),
+        Detector::InterfacePrefix(name) => Some(interface(name, true)),
     }
 }
 

@@ -1,34 +1,37 @@
 //! One service port -> its pieces.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ferry_host::nftables::{Data, Element, Key, Value, Verdict};
-use ferry_model::{PortPlan, Scope, TrafficPolicy, Verdict as Fate};
+use ferry_model::{Action, Actions, Frontend, FrontendKey, FrontendKind, PortPlan, Scope};
 use ipnet::IpNet;
 
 use super::shared::{By, Shared};
 use super::{Context, FixedSet, LOCAL_SLOTS, Octets, Piece, affinity};
 use crate::nftables::names;
 
-/// Where traffic for the port arrives.
-#[derive(Clone, Copy)]
-enum Frontend {
-    Address(IpAddr, u16),
-    NodePort(u16),
-}
-
 pub(super) fn render(port: &PortPlan, context: &Context, pieces: &mut Vec<Piece>) {
     let mut rendering = Rendering {
         port,
         comment: comment(port),
-        cluster: port.cluster().map(|endpoint| endpoint.address()).collect(),
-        local: port.local().map(|endpoint| endpoint.address()).collect(),
+        cluster: port.pool(Scope::Cluster).addresses().collect(),
+        local: port.pool(Scope::Local).addresses().collect(),
         pieces,
     };
-    rendering.internal();
-    rendering.external();
+    if let Some(frontend) = port.cluster_ip() {
+        rendering.cluster_ip(frontend);
+    }
+    for frontend in port.deciding() {
+        match frontend.kind {
+            FrontendKind::ClusterIp => {}
+            FrontendKind::ExternalIp | FrontendKind::LoadBalancerIp | FrontendKind::NodePort => {
+                rendering.external(frontend);
+            }
+            // The same elements as for other node ports; which addresses they answer at is for the fixed rules.
+            FrontendKind::LocalhostNodePort => {}
+        }
+    }
     rendering.sources();
     rendering.hairpins();
     if port.affinity.is_some() {
@@ -50,111 +53,87 @@ struct Rendering<'a> {
 }
 
 impl Rendering<'_> {
-    fn internal(&mut self) {
-        let cluster_ip = self.port.cluster_ip;
-        self.share(Shared::Element(
-            FixedSet::ClusterIps,
-            Key::of(Octets::of(cluster_ip).as_slice()),
-        ));
-        let frontend = Frontend::Address(cluster_ip, self.port.port);
-        match self.port.internal {
-            // A pool that the plan leads to is never empty; an empty one would make the kernel refuse everything.
-            Fate::Forward(scope) if self.port.pool(scope).next().is_none() => {
-                self.refuse(frontend, Verdict::Goto(names::REJECT.into()));
+    /// Who is masqueraded is for the fixed rules, so the action for others says all.
+    fn cluster_ip(&mut self, frontend: &Frontend) {
+        if let Some(address) = frontend.key.address() {
+            let key = Key::of(Octets::of(address).as_slice());
+            self.share(Shared::Element(FixedSet::ClusterIps, key));
+        }
+        if let Action::Forward { scope, .. } = frontend.actions.others {
+            let lead = match self.port.affinity {
+                Some(_) => affinity::pool(self.port, scope),
+                None => self.shared(Shared::Pool(By::Address, scope, self.size(scope))),
+            };
+            self.dispatch(frontend.key, lead);
+            self.slots(frontend.key, scope);
+        }
+        self.refuse(frontend);
+    }
+
+    fn external(&mut self, frontend: &Frontend) {
+        if frontend.actions.forward() {
+            let lead = match self.port.affinity {
+                Some(_) => affinity::external(self.port),
+                None => self.shared(self.external_chain(frontend)),
+            };
+            self.dispatch(frontend.key, lead);
+            for scope in scopes(&frontend.actions) {
+                self.slots(frontend.key, scope);
             }
-            Fate::Forward(scope) => {
-                let lead = match self.port.affinity {
-                    Some(_) => affinity::pool(self.port, scope),
-                    None => self.pool(By::Address, scope),
-                };
-                self.dispatch(frontend, lead);
-                self.slots(frontend, scope);
-            }
-            Fate::Drop => self.refuse(frontend, Verdict::Drop),
-            Fate::Reject => self.refuse(frontend, Verdict::Goto(names::REJECT.into())),
+        }
+        self.refuse(frontend);
+    }
+
+    fn external_chain(&self, frontend: &Frontend) -> Shared {
+        let size = |scope| {
+            let used = scopes(&frontend.actions).any(|used| used == scope);
+            if used { self.size(scope) } else { 0 }
+        };
+        Shared::External {
+            by: match frontend.key {
+                FrontendKey::Address(..) => By::Address,
+                FrontendKey::NodePort(..) => By::NodePort,
+            },
+            actions: frontend.actions,
+            cluster: size(Scope::Cluster),
+            local: size(Scope::Local),
         }
     }
 
-    fn external(&mut self) {
-        let port = self.port;
-        let addresses: BTreeSet<IpAddr> = port
-            .external_addresses()
-            .filter(|address| *address != port.cluster_ip)
-            .collect();
-        let frontends = addresses
-            .into_iter()
-            .map(|address| Frontend::Address(address, port.port));
-        for frontend in frontends.chain(port.node_port.map(Frontend::NodePort)) {
-            if port.has_endpoints && !self.cluster.is_empty() {
-                self.serve_external(frontend);
-            }
-            match port.external.verdict {
-                Fate::Forward(_) => {}
-                Fate::Drop => self.refuse(frontend, Verdict::Drop),
-                Fate::Reject => self.refuse(frontend, Verdict::Goto(names::REJECT.into())),
-            }
-        }
-    }
-
-    fn serve_external(&mut self, frontend: Frontend) {
-        let by = match frontend {
-            Frontend::Address(..) => By::Address,
-            Frontend::NodePort(_) => By::NodePort,
-        };
-        let local_size = match self.port.external.verdict {
-            Fate::Forward(_) => self.local.len() as u32,
-            Fate::Drop | Fate::Reject => 0,
-        };
-        let lead = match (self.port.affinity, self.port.external.policy) {
-            (Some(_), _) => affinity::external(self.port),
-            (None, TrafficPolicy::Cluster) => self.shared(Shared::External(by, self.cluster.len() as u32)),
-            (None, TrafficPolicy::Local) => {
-                self.shared(Shared::ExternalLocal(by, self.cluster.len() as u32, local_size))
-            }
-        };
-        self.dispatch(frontend, lead);
-        self.slots(frontend, Scope::Cluster);
-        if self.port.external.policy == TrafficPolicy::Local && local_size > 0 {
-            self.slots(frontend, Scope::Local);
+    fn size(&self, scope: Scope) -> u32 {
+        match scope {
+            Scope::Cluster => self.cluster.len() as u32,
+            Scope::Local => self.local.len() as u32,
         }
     }
 
     fn sources(&mut self) {
         let port = self.port;
-        if port.source_ranges.is_empty() || port.load_balancer_ips.is_empty() {
+        let guarded = || {
+            port.deciding()
+                .filter_map(|frontend| Some((frontend.key, frontend.allowed.as_ref()?)))
+        };
+        // All of a service have the same.
+        let Some((_, allowed)) = guarded().next() else {
             return;
-        }
-        let mut ranges = port.source_ranges.clone();
-        if port.node_in_source_ranges {
-            ranges.extend(port.load_balancer_ips.iter().map(|ip| IpNet::from(*ip)));
-        }
-        let mut ranges = IpNet::aggregate(&ranges);
+        };
+        let mut ranges = IpNet::aggregate(&allowed.networks().collect());
         ranges.sort();
         let sources = Shared::Sources(ranges.into());
         let Some(lead) = sources.goto() else { return };
-        let addresses: BTreeSet<IpAddr> = port.load_balancer_ips.iter().copied().collect();
-        for address in addresses {
+        for (frontend, _) in guarded() {
             self.share(sources.clone());
-            let key = self.key(Frontend::Address(address, port.port), None);
-            self.element(FixedSet::FirewallIps, key, Value::Verdict(lead.clone()), true);
+            self.verdict(FixedSet::FirewallIps, frontend, lead.clone());
         }
     }
 
     fn hairpins(&mut self) {
         let proto = [self.port.protocol().number()];
-        for endpoint in self.port.reachable().filter(|endpoint| endpoint.is_local()) {
+        for endpoint in self.port.reachable().filter(|endpoint| endpoint.hairpins()) {
             let ip = Octets::of(endpoint.address().ip());
             let port = endpoint.address().port().to_be_bytes();
             let key = Key::concat(&[ip.as_slice(), ip.as_slice(), &proto, &port]);
             self.share(Shared::Element(FixedSet::Hairpin, key));
-        }
-    }
-
-    /// The chain of a pool by its size.
-    fn pool(&mut self, by: By, scope: Scope) -> Verdict {
-        match scope {
-            Scope::Cluster => self.shared(Shared::Pool(by, self.cluster.len() as u32)),
-            Scope::Local => self.shared(Shared::LocalPool(by, self.local.len() as u32)),
         }
     }
 
@@ -168,69 +147,85 @@ impl Rendering<'_> {
         self.pieces.push(Piece::Shared(shared));
     }
 
-    fn dispatch(&mut self, frontend: Frontend, lead: Verdict) {
+    fn dispatch(&mut self, frontend: FrontendKey, lead: Verdict) {
         let set = match frontend {
-            Frontend::Address(..) => FixedSet::ServiceIps,
-            Frontend::NodePort(_) => FixedSet::ServiceNodePorts,
+            FrontendKey::Address(..) => FixedSet::ServiceIps,
+            FrontendKey::NodePort(..) => FixedSet::ServiceNodePorts,
         };
-        let key = self.key(frontend, None);
-        self.element(set, key, Value::Verdict(lead), true);
+        self.verdict(set, frontend, lead);
     }
 
-    fn refuse(&mut self, frontend: Frontend, verdict: Verdict) {
-        let set = match frontend {
-            Frontend::Address(..) => FixedSet::NoEndpointServices,
-            Frontend::NodePort(_) => FixedSet::NoEndpointNodePorts,
+    /// What is not forwarded meets the refusal of others: who is forwarded has another destination by then.
+    fn refuse(&mut self, frontend: &Frontend) {
+        let verdict = match frontend.actions.others {
+            Action::Drop => Verdict::Drop,
+            Action::Reject => Verdict::Goto(names::REJECT.into()),
+            Action::Forward { .. } | Action::NotOurs => return,
         };
-        let key = self.key(frontend, None);
-        self.element(set, key, Value::Verdict(verdict), true);
+        let set = match frontend.key {
+            FrontendKey::Address(..) => FixedSet::NoEndpointServices,
+            FrontendKey::NodePort(..) => FixedSet::NoEndpointNodePorts,
+        };
+        self.verdict(set, frontend.key, verdict);
     }
 
     /// The endpoints of a pool as a frontend sees them. A service with affinity has chains for them instead.
-    fn slots(&mut self, frontend: Frontend, scope: Scope) {
+    fn slots(&mut self, frontend: FrontendKey, scope: Scope) {
         if self.port.affinity.is_some() {
             return;
         }
         let set = match frontend {
-            Frontend::Address(..) => FixedSet::Endpoints,
-            Frontend::NodePort(_) => FixedSet::NodePortEndpoints,
+            FrontendKey::Address(..) => FixedSet::Endpoints,
+            FrontendKey::NodePort(..) => FixedSet::NodePortEndpoints,
         };
-        let (first, size) = match scope {
-            Scope::Cluster => (0, self.cluster.len()),
-            Scope::Local => (LOCAL_SLOTS, self.local.len()),
+        let first = first_slot(scope);
+        let pool = match scope {
+            Scope::Cluster => &self.cluster,
+            Scope::Local => &self.local,
         };
-        for index in 0..size {
-            let endpoint = match scope {
-                Scope::Cluster => self.cluster[index],
-                Scope::Local => self.local[index],
-            };
+        for (slot, endpoint) in (first..).zip(pool) {
             let ip = Octets::of(endpoint.ip());
             let data = Data::concat(&[ip.as_slice(), &endpoint.port().to_be_bytes()]);
-            let key = self.key(frontend, Some(first + index as u32));
-            self.element(set, key, Value::Data(data), false);
+            let element = Element::new(key(frontend, &slot.to_ne_bytes()), Value::Data(data));
+            self.pieces.push(Piece::Element(set, element));
         }
     }
 
-    fn key(&self, frontend: Frontend, slot: Option<u32>) -> Key {
-        let proto = [self.port.protocol().number()];
-        let slot = slot.map(u32::to_ne_bytes);
-        let slot: &[u8] = slot.as_ref().map_or(&[], |slot| slot);
-        match frontend {
-            Frontend::Address(address, port) => {
-                Key::concat(&[Octets::of(address).as_slice(), &proto, &port.to_be_bytes(), slot])
-            }
-            Frontend::NodePort(port) => Key::concat(&[&proto, &port.to_be_bytes(), slot]),
+    fn verdict(&mut self, set: FixedSet, frontend: FrontendKey, verdict: Verdict) {
+        let element = Element {
+            comment: Some(Arc::clone(&self.comment)),
+            ..Element::new(key(frontend, &[]), Value::Verdict(verdict))
+        };
+        self.pieces.push(Piece::Element(set, element));
+    }
+}
+
+fn key(frontend: FrontendKey, slot: &[u8]) -> Key {
+    match frontend {
+        FrontendKey::Address(address, port, protocol) => Key::concat(&[
+            Octets::of(address).as_slice(),
+            &[protocol.number()],
+            &port.to_be_bytes(),
+            slot,
+        ]),
+        FrontendKey::NodePort(_, port, protocol) => {
+            Key::concat(&[&[protocol.number()], &port.to_be_bytes(), slot])
         }
     }
+}
 
-    fn element(&mut self, set: FixedSet, key: Key, value: Value, commented: bool) {
-        let comment = commented.then(|| Arc::clone(&self.comment));
-        self.pieces.push(Piece::Element(
-            set,
-            Element {
-                comment,
-                ..Element::new(key, value)
-            },
-        ));
+/// Where the slots of a pool start in the maps of endpoints.
+pub(super) fn first_slot(scope: Scope) -> u32 {
+    match scope {
+        Scope::Cluster => 0,
+        Scope::Local => LOCAL_SLOTS,
     }
+}
+
+/// The pools that some client is led to, each once.
+pub(super) fn scopes(actions: &Actions) -> impl Iterator<Item = Scope> {
+    let used = [actions.pods, actions.node, actions.others].map(Action::scope);
+    [Scope::Cluster, Scope::Local]
+        .into_iter()
+        .filter(move |scope| used.contains(&Some(*scope)))
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use ferry_host::nftables::{Key, SetDecl, Verdict};
+use ferry_model::{Action, Actions, Scope};
 use ipnet::IpNet;
 
 use super::fixed::{self, FRONTEND, NODE_PORT, address_field};
-use super::{Context, FixedSet, LOCAL_SLOTS, Octets, set};
+use super::port::first_slot;
+use super::{Context, FixedSet, Octets, set};
 use crate::nftables::names;
 use crate::nftables::ruleset::{Chain, Load, Name, Rule, Set, Side, Statement};
 
@@ -22,14 +24,15 @@ pub(in super::super) enum By {
 pub(in super::super) enum Shared {
     /// An element without data.
     Element(FixedSet, Key),
-    /// Picks one of the Cluster pool's endpoints, of which there are so many.
-    Pool(By, u32),
-    /// Picks one of the Local pool's.
-    LocalPool(By, u32),
-    /// Traffic from outside under a Cluster policy.
-    External(By, u32),
-    /// Traffic from outside under a Local policy: sizes of the Cluster and the Local pool.
-    ExternalLocal(By, u32, u32),
+    /// Picks one of a pool's endpoints, of which there are so many.
+    Pool(By, Scope, u32),
+    /// Traffic from outside, with the sizes of the pools that it is led to.
+    External {
+        by: By,
+        actions: Actions,
+        cluster: u32,
+        local: u32,
+    },
     /// Who may use an address.
     Sources(Arc<[IpNet]>),
 }
@@ -44,12 +47,17 @@ impl Shared {
         };
         match self {
             Self::Element(..) => None,
-            Self::Pool(of, size) => Some(format!("{}lb-{size}", by(of)).into()),
-            Self::LocalPool(of, size) => Some(format!("{}local-{size}", by(of)).into()),
-            Self::External(of, size) => Some(format!("{}external-{size}", by(of)).into()),
-            Self::ExternalLocal(of, size, local) => {
-                Some(format!("{}external-{size}-local-{local}", by(of)).into())
-            }
+            Self::Pool(of, Scope::Cluster, size) => Some(format!("{}lb-{size}", by(of)).into()),
+            Self::Pool(of, Scope::Local, size) => Some(format!("{}local-{size}", by(of)).into()),
+            Self::External {
+                by: of,
+                actions,
+                cluster,
+                local,
+            } => Some(match actions.uniform() {
+                Some(_) => format!("{}external-{cluster}", by(of)).into(),
+                None => format!("{}external-{cluster}-local-{local}", by(of)).into(),
+            }),
             Self::Sources(ranges) => Some(names::of_content("firewall-", &octets(ranges))),
         }
     }
@@ -62,13 +70,14 @@ impl Shared {
     /// What else has to be there for it. Its own chain is not among them.
     pub(in super::super) fn needs(&self) -> Vec<Shared> {
         match self {
-            Self::External(by, size) => vec![Self::Pool(*by, *size)],
-            Self::ExternalLocal(by, size, local) => {
-                let cluster = (*size > 0).then_some(Self::Pool(*by, *size));
-                let local = (*local > 0).then_some(Self::LocalPool(*by, *local));
-                cluster.into_iter().chain(local).collect()
+            Self::External {
+                by, cluster, local, ..
+            } => {
+                let sizes = [(Scope::Cluster, *cluster), (Scope::Local, *local)];
+                let pools = sizes.into_iter().filter(|(_, size)| *size > 0);
+                pools.map(|(scope, size)| Self::Pool(*by, scope, size)).collect()
             }
-            Self::Element(..) | Self::Pool(..) | Self::LocalPool(..) | Self::Sources(_) => Vec::new(),
+            Self::Element(..) | Self::Pool(..) | Self::Sources(_) => Vec::new(),
         }
     }
 
@@ -90,20 +99,21 @@ impl Shared {
         };
         let (rules, sets) = match self {
             Self::Element(..) => return Objects::default(),
-            Self::Pool(by, size) => (vec![pick(*by, *size, 0)], vec![]),
-            Self::LocalPool(by, size) => (vec![pick(*by, *size, LOCAL_SLOTS)], vec![]),
-            Self::External(by, size) => {
-                let pool = Self::Pool(*by, *size).goto().map(Statement::Verdict);
-                (external(context, pool), vec![])
-            }
-            Self::ExternalLocal(by, size, local) => {
-                let pool = (*size > 0)
-                    .then_some(Self::Pool(*by, *size))
-                    .and_then(|pool| pool.goto());
-                let local = (*local > 0)
-                    .then_some(Self::LocalPool(*by, *local))
-                    .and_then(|pool| pool.goto());
-                (external_local(context, pool, local), vec![])
+            Self::Pool(by, scope, size) => (vec![pick(*by, *size, first_slot(*scope))], vec![]),
+            Self::External {
+                by,
+                actions,
+                cluster,
+                local,
+            } => {
+                let pool = |scope| {
+                    let size = match scope {
+                        Scope::Cluster => *cluster,
+                        Scope::Local => *local,
+                    };
+                    Self::Pool(*by, scope, size).chain_name()
+                };
+                (external(context, actions, pool), vec![])
             }
             Self::Sources(ranges) => sources(context, ranges),
         };
@@ -139,33 +149,43 @@ fn pick(by: By, size: u32, offset: u32) -> Rule {
     .into()
 }
 
-/// Traffic from outside under a Cluster policy: masqueraded, to any endpoint.
-pub(super) fn external(context: &Context, pool: Option<Statement>) -> Vec<Rule> {
-    let mark = Rule::commented(vec![Statement::SetMark(context.mark)], "masquerade");
-    std::iter::once(mark)
-        .chain(pool.map(|pool| vec![pool].into()))
-        .collect()
-}
-
-/// Traffic from outside under a Local policy: pods and the node itself use every endpoint, others those here.
-pub(super) fn external_local(context: &Context, pool: Option<Verdict>, local: Option<Verdict>) -> Vec<Rule> {
+/// Traffic from outside: each kind of client to its pool, masqueraded or not. Others come last, so what nobody else
+/// gets needs no match.
+pub(super) fn external(
+    context: &Context,
+    actions: &Actions,
+    pool: impl Fn(Scope) -> Option<Name>,
+) -> Vec<Rule> {
     let mut rules = Vec::new();
-    let own = Statement::HostsOwn(Side::Source);
-    if let Some(pool) = pool.map(Statement::Verdict) {
-        if let Some(pod) = fixed::from_pod(context, false) {
-            rules.push(Rule::commented(
-                vec![pod, pool.clone()],
-                "short-circuit pod traffic",
-            ));
+    let mut lead = |client: Option<Statement>, action: Action, comments: [Option<&'static str>; 2]| {
+        let Action::Forward { scope, masquerade } = action else {
+            return;
+        };
+        let mark = masquerade.then_some(Statement::SetMark(context.mark));
+        let pool = pool(scope).map(Statement::goto);
+        for (what, comment) in [mark, pool].into_iter().zip(comments) {
+            if let Some(what) = what {
+                let statements: Vec<Statement> = client.iter().cloned().chain([what]).collect();
+                rules.push(match comment {
+                    Some(comment) => Rule::commented(statements, comment),
+                    None => statements.into(),
+                });
+            }
         }
-        let mark = Statement::SetMark(context.mark);
-        rules.push(Rule::commented(
-            vec![own.clone(), mark],
-            "masquerade local traffic",
-        ));
-        rules.push(Rule::commented(vec![own, pool], "short-circuit local traffic"));
+    };
+    if actions.uniform().is_none() {
+        if let Some(pod) = fixed::from_pod(context) {
+            let comments = [Some("masquerade pod traffic"), Some("short-circuit pod traffic")];
+            lead(Some(pod), actions.pods, comments);
+        }
+        let own = Statement::HostsOwn(Side::Source);
+        let comments = [
+            Some("masquerade local traffic"),
+            Some("short-circuit local traffic"),
+        ];
+        lead(Some(own), actions.node, comments);
     }
-    rules.extend(local.map(|local| Rule::from(vec![Statement::Verdict(local)])));
+    lead(None, actions.others, [Some("masquerade"), None]);
     rules
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferry_model::{Protocol, Scope, Verdict};
+use ferry_model::{Action, Protocol, Scope};
 
 use super::*;
 use crate::relay::traffic::Totals;
@@ -44,6 +44,12 @@ struct Bench {
     at: SocketAddr,
 }
 
+/// To any endpoint.
+const TO_ALL: Action = Action::Forward {
+    scope: Scope::Cluster,
+    masquerade: true,
+};
+
 impl Bench {
     fn new(
         settings: Settings,
@@ -52,7 +58,7 @@ impl Bench {
         affinity: Option<Duration>,
     ) -> Bench {
         let port = Arc::new(Port::default());
-        let door = Door::new(port.clone(), Access::open(Verdict::Forward(Scope::Cluster)));
+        let door = Door::new(port.clone(), Access::open(TO_ALL));
         let relay = Relay::start(settings).unwrap();
         port.balancer.update(&pools(endpoints), affinity);
         let at = listening.local_addr().unwrap();

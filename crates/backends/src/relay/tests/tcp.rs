@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferry_model::{Protocol, Scope, Verdict};
+use ferry_model::{Allowed, Protocol};
 
 use super::*;
 
@@ -246,9 +246,11 @@ fn a_client_sticks_to_its_endpoint() {
 fn policy_decides_by_client() {
     let bench = Bench::tcp(&[named("in")]);
     let only = |net: &str| Access {
-        verdict: Verdict::Forward(Scope::Cluster),
-        at_home: None,
-        sources: vec![net.parse().unwrap()],
+        allowed: Some(Arc::new(Allowed {
+            ranges: vec![net.parse().unwrap()],
+            own_addresses: Vec::new(),
+        })),
+        ..Access::open(TO_ALL)
     };
     bench.door.set_access(only("192.0.2.0/24"));
     assert_eq!(

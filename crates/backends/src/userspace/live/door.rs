@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ferry_model::{Protocol, Verdict};
+use ferry_model::{Action, Protocol};
 use socket2::{SockRef, Type};
 
 use crate::relay::{
@@ -27,9 +27,9 @@ enum Manner {
 impl Manner {
     fn of(access: &Access) -> Manner {
         match access.uniform() {
-            Some(Verdict::Reject) => Manner::Refuse,
-            Some(Verdict::Drop) => Manner::Ignore,
-            Some(Verdict::Forward(_)) | None => Manner::Serve,
+            Some(Action::Reject | Action::NotOurs) => Manner::Refuse,
+            Some(Action::Drop) => Manner::Ignore,
+            Some(Action::Forward { .. }) | None => Manner::Serve,
         }
     }
 }

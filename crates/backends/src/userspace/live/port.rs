@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_model::{Family, PortName, Protocol};
+use ferry_model::{Family, FrontendKey, PortName, Protocol};
 
 use super::door::LiveDoor;
 use crate::relay::{Port, Relay, hold};
@@ -15,7 +15,7 @@ use crate::userspace::handover::Transfer;
 use crate::userspace::loopback::Loopback;
 use crate::userspace::ports::Ports;
 use crate::userspace::render::any;
-use crate::userspace::ruleset::{DoorName, DoorRule, Frontend, Ingress, Place, PortRule};
+use crate::userspace::ruleset::{DoorName, DoorRule, Ingress, Place, PortRule};
 use crate::userspace::wire::SocketName;
 
 /// How soon to look again whether an address has become free.
@@ -74,7 +74,7 @@ pub(super) struct Leaving {
     /// Service ports without doors, and how long their connections may go on.
     pub(super) ports: Vec<(Arc<Port>, Option<Duration>)>,
     /// UDP frontends that lead elsewhere now: the kernel still sends flows that it tracks the old way.
-    pub(super) rerouted: BTreeSet<Frontend>,
+    pub(super) rerouted: BTreeSet<FrontendKey>,
 }
 
 impl Leaving {
@@ -94,7 +94,7 @@ impl Leaving {
     /// Notes which UDP frontends lead to another door under the new rule than under the old one.
     pub(super) fn reroute(&mut self, old: &PortRule, new: &PortRule) {
         if old.name.protocol == Protocol::Udp {
-            let leads = |rule: &PortRule| -> BTreeSet<(Place, Frontend)> {
+            let leads = |rule: &PortRule| -> BTreeSet<(Place, FrontendKey)> {
                 let doors = rule.doors.iter();
                 doors
                     .flat_map(|(place, door)| door.leads.iter().map(|lead| (*place, *lead)))
@@ -295,7 +295,7 @@ fn open(live: &mut LiveDoor, rule: &DoorRule, means: &mut Means<'_>) {
         result = live.update(rule, means.relay, Vec::new());
     }
     if result.is_ok() && means.ingress == Ingress::Mapped && !was_open {
-        let leads: Vec<String> = rule.leads.iter().map(Frontend::to_string).collect();
+        let leads: Vec<String> = rule.leads.iter().map(FrontendKey::to_string).collect();
         let (name, protocol) = (&live.name.port, live.protocol());
         tracing::info!("{protocol} {name}: {} -> {}", leads.join(", "), live.local);
     }

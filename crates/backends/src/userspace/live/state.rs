@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use ferry_host::conntrack::{self, Conntrack, Filter};
 use ferry_model::{
-    Changed, Family, NodePlan, PerFamily, Plan, PortName, Protocol, Revision, ServiceName, ServicePlan,
+    Changed, Family, FrontendKey, NodePlan, PerFamily, Plan, PortName, Protocol, Revision, ServiceName,
+    ServicePlan,
 };
 
 use super::port::{Leaving, LivePort, Means};
@@ -21,7 +22,7 @@ use crate::userspace::loopback::Loopback;
 use crate::userspace::portals::{self, Listen, Rule};
 use crate::userspace::ports::Ports;
 use crate::userspace::render;
-use crate::userspace::ruleset::{Frontend, Ingress, PortRule};
+use crate::userspace::ruleset::{Ingress, PortRule};
 use crate::userspace::wire::SocketName;
 use crate::{Applied, Error, Relayed, Traffic};
 
@@ -269,10 +270,8 @@ impl State {
                     ..Filter::to(Protocol::Udp.number(), (render::any(family), port).into())
                 };
                 let filter = match frontend {
-                    Frontend::NodePort(port) => everywhere(port),
-                    Frontend::ClusterIp(ip, port)
-                    | Frontend::ExternalIp(ip, port)
-                    | Frontend::LoadBalancerIp(ip, port) => {
+                    FrontendKey::NodePort(_, port, _) => everywhere(port),
+                    FrontendKey::Address(ip, port, _) => {
                         Filter::to(Protocol::Udp.number(), (ip, port).into())
                     }
                 };
@@ -373,7 +372,7 @@ impl State {
         }
         for (_, port) in self.ports() {
             for door in port.doors.values().filter(|door| door.is_open()) {
-                let leads: Vec<String> = door.rule.leads.iter().map(Frontend::to_string).collect();
+                let leads: Vec<String> = door.rule.leads.iter().map(FrontendKey::to_string).collect();
                 let (name, protocol) = (&port.rule.name, port.rule.name.protocol);
                 notes.push(format!(
                     "{protocol} {name}: {} -> {}",
@@ -484,12 +483,10 @@ fn grow(
 }
 
 /// A frontend whose claim belongs to another process is left to it.
-fn is_ours(lead: &Frontend, port: &LivePort, family: Family) -> bool {
+fn is_ours(lead: &FrontendKey, port: &LivePort, family: Family) -> bool {
     let claim = match *lead {
-        Frontend::NodePort(number) => (render::any(family), number).into(),
-        Frontend::ClusterIp(ip, number)
-        | Frontend::ExternalIp(ip, number)
-        | Frontend::LoadBalancerIp(ip, number) => (ip, number).into(),
+        FrontendKey::NodePort(_, number, _) => (render::any(family), number).into(),
+        FrontendKey::Address(ip, number, _) => (ip, number).into(),
     };
     !port.rule.claims.contains(&claim) || port.claims.contains_key(&claim)
 }
