@@ -111,18 +111,150 @@ fn a_contested_address_goes_to_the_lowest_name_and_back() {
     assert!(planner.plan().skipped().is_empty());
 }
 
+fn told(planner: &Planner) -> Vec<String> {
+    planner.plan().skipped().iter().map(Skipped::to_string).collect()
+}
+
 #[test]
-fn a_stolen_cluster_ip_takes_the_port_with_it() {
-    let events = [
-        add(service("ns/a", "172.30.0.1")),
-        add(service("ns/b", "172.30.0.1")),
+fn nobody_takes_a_cluster_ip_by_an_external_ip() {
+    let dns = service("kube-system/kube-dns", "172.30.0.10");
+    let mut thief = service("aaa/x", "172.30.0.99");
+    thief.created = Some(1);
+    thief.external_ips = vec![ip("172.30.0.10"), ip("1.2.3.4")];
+    thief.load_balancer_ips = vec![ip("172.30.0.10")];
+    for events in [[dns.clone(), thief.clone()], [thief, dns]] {
+        let planner = planned(options(Policy::nftables(false)), events.map(add));
+        assert_eq!(
+            frontends(port_of(&planner, "kube-system/kube-dns")),
+            ["cluster IP 172.30.0.10:80"]
+        );
+        assert_eq!(
+            frontends(port_of(&planner, "aaa/x")),
+            ["cluster IP 172.30.0.99:80", "external IP 1.2.3.4:80"]
+        );
+        assert_eq!(
+            told(&planner),
+            ["Service aaa/x:http: 172.30.0.10 port 80/tcp: kube-system/kube-dns:http has it already"]
+        );
+    }
+}
+
+#[test]
+fn the_kind_of_claim_decides_then_age_then_name() {
+    let claim = |text: &str, kind: FrontendKind, created: Option<i64>| {
+        let byte = text.as_bytes()[3];
+        let mut svc = service(text, &format!("172.30.0.{byte}"));
+        svc.created = created;
+        match kind {
+            FrontendKind::ClusterIp => svc.cluster_ips = vec![ip("1.2.3.4")],
+            FrontendKind::LoadBalancerIp => svc.load_balancer_ips = vec![ip("1.2.3.4")],
+            _ => svc.external_ips = vec![ip("1.2.3.4")],
+        }
+        svc
+    };
+    use FrontendKind::{ClusterIp, ExternalIp, LoadBalancerIp};
+    // From the strongest to the weakest, though each has the higher name.
+    let claims = [
+        claim("ns/f", ClusterIp, None),
+        claim("ns/e", LoadBalancerIp, Some(50)),
+        claim("ns/d", LoadBalancerIp, Some(60)),
+        claim("ns/c", ExternalIp, Some(70)),
+        claim("ns/a", ExternalIp, None),
+        claim("ns/b", ExternalIp, None),
     ];
-    let mut planner = planned(options(Policy::nftables(false)), events);
+    let key = FrontendKey::Address(ip("1.2.3.4"), 80, Protocol::Tcp);
+    let mut planner = planned(
+        options(Policy::nftables(false)),
+        claims.iter().rev().cloned().map(add),
+    );
+    for (place, winner) in claims.iter().enumerate() {
+        let owner = &planner.plan().port_at(&key).unwrap().name.service;
+        assert_eq!(*owner, winner.name);
+        let contests: Vec<Contest> = planner.plan().contests().collect();
+        assert_eq!(contests.len(), claims.len() - place - 1);
+        assert!(
+            contests
+                .iter()
+                .all(|contest| contest.winner.service == winner.name)
+        );
+        planner.update([Event::Service(winner.name.clone(), None)]);
+    }
+    assert!(!planner.plan().is_service_address(ip("1.2.3.4")));
+}
+
+#[test]
+fn only_the_contested_frontend_is_lost() {
+    let rich = |text: &str, node_port: u16| {
+        let mut svc = service(text, "172.30.0.1");
+        svc.ports[0].node_port = Some(node_port);
+        svc.external_ips = vec![ip(&format!("1.2.3.{}", node_port - 30000))];
+        svc
+    };
+    let events = [add(rich("ns/a", 30001)), add(rich("ns/b", 30002))];
+    let mut planner = planned(options(Policy::iptables(false)), events);
+    assert_eq!(
+        frontends(port_of(&planner, "ns/b")),
+        ["external IP 1.2.3.2:80", "node port node port 30002"]
+    );
+    // Now the node port too, and nothing else.
+    planner.update([add(rich("ns/b", 30001))]);
     assert!(planner.plan().service(&name("ns/b")).unwrap().ports.is_empty());
     planner.update([Event::Service(name("ns/a"), None)]);
-    assert_eq!(frontends(port_of(&planner, "ns/b")), ["cluster IP 172.30.0.1:80"]);
+    assert_eq!(frontends(port_of(&planner, "ns/b")).len(), 3);
     planner.update([Event::Service(name("ns/b"), None)]);
     assert!(!planner.plan().is_cluster_ip(ip("172.30.0.1")));
+}
+
+#[test]
+fn two_ports_of_a_service_with_one_number_are_told_apart_by_name() {
+    let mut svc = service("ns/svc", "172.30.0.1");
+    svc.ports = vec![port("b", 80), port("a", 80)];
+    svc.ports[0].node_port = Some(30001);
+    let planner = planned(options(Policy::iptables(false)), [add(svc)]);
+    let ports = &planner.plan().service(&name("ns/svc")).unwrap().ports;
+    assert_eq!(frontends(&ports[0]), ["cluster IP 172.30.0.1:80"]);
+    assert_eq!(frontends(&ports[1]), ["node port node port 30001"]);
+    assert_eq!(
+        told(&planner),
+        ["Service ns/svc:b: 172.30.0.1 port 80/tcp: ns/svc:a has it already"]
+    );
+}
+
+fn vast(ports: u16, addresses: u32, first: u32) -> Service {
+    let mut svc = service("ns/vast", "172.30.0.1");
+    svc.ports = (1..=ports)
+        .map(|number| port(&format!("p{number}"), number))
+        .collect();
+    svc.external_ips = (first..first + addresses)
+        .map(|n| std::net::IpAddr::from((0x0100_0000 + n).to_be_bytes()))
+        .collect();
+    svc
+}
+
+#[test]
+fn a_service_cannot_ask_for_any_number_of_frontends() {
+    let planner = planned(options(Policy::nftables(false)), [add(vast(11, 10_000, 0))]);
+    let ports = &planner.plan().service(&name("ns/vast")).unwrap().ports;
+    let all: usize = ports.iter().map(|port| port.frontends.len()).sum();
+    assert_eq!((ports.len(), all), (11, 100_011), "every port has its cluster IP");
+    let told = told(&planner);
+    assert_eq!(told.len(), 1);
+    assert!(
+        told[0].contains("10000 more of its frontends are not served"),
+        "{told:?}"
+    );
+}
+
+/// In a release build this takes some 20 ms; a settlement that compares all claims with all others takes minutes.
+#[test]
+fn settling_is_not_quadratic() {
+    let mut planner = planned(options(Policy::nftables(false)), [add(vast(300, 300, 0))]);
+    let begin = std::time::Instant::now();
+    let update = planner.update([add(vast(300, 300, 1))]);
+    let took = begin.elapsed();
+    assert_eq!(update.replaced.len(), 1);
+    assert!(took < std::time::Duration::from_secs(3), "{took:?}");
+    println!("300 ports x 300 addresses, one changed: {took:?}");
 }
 
 #[test]

@@ -268,6 +268,76 @@ fn a_client_that_meets_itself_is_masqueraded() {
 }
 
 #[test]
+fn a_client_that_meets_itself_on_another_node_is_masqueraded_by_iptables_only() {
+    let mut external = service("ns/external", "172.30.0.42");
+    external.external_policy = TrafficPolicy::Local;
+    external.external_ips = vec![ip("1.2.3.4")];
+    let events = || {
+        at_node().into_iter().chain([
+            add(service("ns/svc", "172.30.0.41")),
+            add_slice(slice("ns/svc", "x", vec![endpoint("10.180.1.1", "r")])),
+            add(external.clone()),
+            add_slice(slice("ns/external", "y", vec![endpoint("10.180.1.1", "r")])),
+        ])
+    };
+    let modes = [
+        (Policy::iptables(true), "10.180.1.1 m"),
+        (Policy::nftables(false), "10.180.1.1"),
+        (Policy::ipvs(), "10.180.1.1"),
+        // The relay comes between them anyway.
+        (Policy::userspace(), "10.180.1.1 m"),
+    ];
+    for (policy, expected) in modes {
+        let planner = planned(options(policy), events());
+        for to in ["172.30.0.41:80", "1.2.3.4:80"] {
+            assert_eq!(outcome(&planner, "10.180.1.1", to), expected, "{to} {policy:?}");
+        }
+    }
+}
+
+#[test]
+fn behind_a_relay_nobody_sees_the_client() {
+    let mut svc = load_balancer("ns/svc", "172.30.0.41", "1.2.3.4", 3001);
+    svc.external_policy = TrafficPolicy::Local;
+    let pods = slice("ns/svc", "x", vec![endpoint("10.180.0.1", "r L")]);
+    let events = at_node().into_iter().chain([add(svc), add_slice(pods)]);
+    let planner = planned(options(Policy::userspace()), events);
+    for from in [POD, NODE, OUTSIDE] {
+        for to in ["172.30.0.41:80", "1.2.3.4:80", "192.168.0.2:3001"] {
+            assert_eq!(outcome(&planner, from, to), "10.180.0.1 m", "{from} -> {to}");
+        }
+    }
+    let packet = Packet {
+        source: ip(POD),
+        origin: Origin::Network(None),
+        destination: ip("172.30.0.41"),
+        port: 80,
+        protocol: Protocol::Tcp,
+    };
+    let steps = trace(planner.plan(), &packet).steps;
+    assert_eq!(
+        steps[1],
+        "this node relays it: the endpoint sees the node's address"
+    );
+}
+
+#[test]
+fn the_node_s_own_address_is_refused_where_other_external_addresses_are_not() {
+    let mut svc = service("ns/svc", "172.30.0.41");
+    svc.external_ips = vec![ip("1.2.3.4"), ip("192.168.99.11")];
+    let mut planner = planned(
+        options(Policy::iptables(true)),
+        at_node().into_iter().chain([add(svc)]),
+    );
+    let table = [(NODE, "1.2.3.4:80", "host"), (NODE, "192.168.99.11:80", "reject")];
+    check(&planner, &table);
+    // The host's addresses change: what they decide about changes with them.
+    planner.update([set_host(host(&["127.0.0.1", NODE, "1.2.3.4"]))]);
+    let table = [(NODE, "1.2.3.4:80", "reject"), (NODE, "192.168.99.11:80", "host")];
+    check(&planner, &table);
+}
+
+#[test]
 fn wrong_ports_and_unallocated_addresses() {
     let events = || {
         let cidr = Event::ServiceCidr("default".into(), Some(vec![net("172.30.0.0/16")]));
