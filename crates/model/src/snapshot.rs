@@ -1,12 +1,13 @@
 //! All facts at one moment, and what a changed fact touches.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use crate::facts::{EndpointSlice, Host, Node, Service};
-use crate::names::{ServiceName, SliceName};
+use crate::names::{Family, ServiceName, SliceName};
 
 /// One object as it is now; `None` where it is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +45,8 @@ pub enum Affected {
 /// snapshot's memory.
 type Slices = Vec<Arc<EndpointSlice>>;
 
-/// Everything known. Equal for any order in which the same objects arrived.
+/// Everything known. Equal for any order in which the same objects arrived, but for what a Node no longer says of
+/// itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     services: BTreeMap<ServiceName, Arc<Service>>,
@@ -65,6 +67,7 @@ impl Snapshot {
             // A deleted Node stays in force as it was last seen: losing our own address would help nobody.
             Event::Node(None) => Affected::Nothing,
             Event::Node(Some(node)) => {
+                let node = self.with_last_known(node);
                 if self.node.as_ref() == Some(&node) {
                     return Affected::Nothing;
                 }
@@ -83,13 +86,35 @@ impl Snapshot {
                 }
             }
             Event::Host(host) => {
-                if self.host == host {
+                // A host has its loopback address at least: who sees none could not look.
+                if self.host == host || host.addresses.is_empty() {
                     return Affected::Nothing;
                 }
                 self.host = host;
                 Affected::Node
             }
         }
+    }
+
+    /// A Node whose addresses or pod networks of a family vanish keeps those that it had: while it is registered anew,
+    /// or its cloud controller is not done yet, nothing that depends on them may open to everyone.
+    fn with_last_known(&self, node: Arc<Node>) -> Arc<Node> {
+        let Some(last) = &self.node else { return node };
+        let is_missing = |family: Family| !node.addresses.iter().any(|ip| Family::of(*ip) == family);
+        let addresses = last.addresses.iter().copied();
+        let addresses: Vec<IpAddr> = addresses.filter(|ip| is_missing(Family::of(*ip))).collect();
+        let is_missing = |family: Family| !node.pod_cidrs.iter().any(|cidr| Family::of_net(cidr) == family);
+        let pod_cidrs = last.pod_cidrs.iter().copied();
+        let pod_cidrs: Vec<IpNet> = pod_cidrs
+            .filter(|cidr| is_missing(Family::of_net(cidr)))
+            .collect();
+        if addresses.is_empty() && pod_cidrs.is_empty() {
+            return node;
+        }
+        let mut node = Node::clone(&node);
+        node.addresses.extend(addresses);
+        node.pod_cidrs.extend(pod_cidrs);
+        Arc::new(node)
     }
 
     fn apply_service(&mut self, name: ServiceName, service: Option<Arc<Service>>) -> Affected {

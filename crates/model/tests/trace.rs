@@ -406,6 +406,38 @@ fn node_ports_answer_only_where_told() {
 }
 
 #[test]
+fn node_ports_stay_where_they_were_when_the_node_s_addresses_vanish() {
+    let mut options = options(Policy::nftables(false));
+    options.node_port_addresses = vec![NodePortAddress::Primary];
+    options.detect_local = DetectLocal::NodeCidrs;
+    let mut known = node(None);
+    known.addresses = vec![ip(NODE), ip("2001:db8::1")];
+    known.pod_cidrs = vec![net("10.0.0.0/8")];
+    let hosts = host(&["127.0.0.1", NODE, "192.168.99.11", "2001:db8::1", "2001:db8::2"]);
+    let mut planner = planned(options, [set_node(known.clone()), set_host(hosts)]);
+    let before = planner.plan().node().clone();
+    let mut one_family = known.clone();
+    one_family.addresses.pop();
+    let mut none = known.clone();
+    none.addresses.clear();
+    none.pod_cidrs.clear();
+    for vanished in [one_family, none] {
+        let update = planner.update([set_node(vanished)]);
+        assert!(!update.node_changed);
+        assert_eq!(*planner.plan().node(), before);
+    }
+    planner.update([set_host(host(&[])), Event::Node(None)]);
+    assert_eq!(*planner.plan().node(), before, "nobody could look");
+    // Another address is taken.
+    known.addresses[0] = ip("192.168.99.11");
+    planner.update([set_node(known)]);
+    assert_eq!(
+        planner.plan().node().family(Family::V4).node_ports,
+        NodePorts::Only(vec![ip("192.168.99.11")])
+    );
+}
+
+#[test]
 fn an_external_ip_that_is_a_load_balancer_ip_too_is_guarded_by_nftables_only() {
     let mut svc = load_balancer("ns/svc", "172.30.0.41", "1.2.3.4", 3001);
     svc.external_ips = vec![ip("1.2.3.4")];

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use ferry_model::{Family, Node};
 use ferry_sources::{Mailbox, NodeState};
-use ipnet::IpNet;
 
 use super::Halt;
-use crate::config::{DetectLocal, NodePortAddresses, Settings, Source};
+use crate::config::{DetectLocal, Settings, Source};
 use crate::sync::Signal;
 
 /// How long the Node may take to exist with addresses; after that we go on without.
@@ -125,31 +124,5 @@ pub(super) fn identity(settings: &Settings, node: Option<&Node>) -> Identity {
     Identity {
         primary: address.map_or(Family::V4, Family::of),
         address,
-    }
-}
-
-/// The networks in which node ports are answered, `primary` expanded; none means everywhere.
-pub(super) fn node_port_cidrs(settings: &Settings, node: Option<&Node>) -> Vec<IpNet> {
-    match &settings.node_port_addresses {
-        NodePortAddresses::All => Vec::new(),
-        NodePortAddresses::Cidrs(cidrs) => cidrs.clone(),
-        NodePortAddresses::Primary => {
-            let bound = Some(settings.bind_address).filter(|address| !address.is_unspecified());
-            let known = node.into_iter().flat_map(|node| node.addresses.iter().copied());
-            let mut addresses: Vec<IpAddr> = Vec::new();
-            for address in bound
-                .into_iter()
-                .chain(known)
-                .filter(|address| !address.is_loopback())
-            {
-                if !addresses
-                    .iter()
-                    .any(|other| Family::of(*other) == Family::of(address))
-                {
-                    addresses.push(address);
-                }
-            }
-            addresses.into_iter().map(IpNet::from).collect()
-        }
     }
 }

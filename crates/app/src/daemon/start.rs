@@ -237,11 +237,13 @@ fn check_platform(settings: &Settings, node: Option<&Node>) -> anyhow::Result<BT
         &platform::Kernel::default(),
     )?;
     let pod_cidrs = node.map(|node| node.pod_cidrs.as_slice()).unwrap_or_default();
+    let options = options::plan_options(settings, node::name(settings)?);
+    let networks = Family::BOTH.map(|family| options.node_port_networks(node, family));
     let facts = NodeFacts {
         primary: identity.primary,
         dual_stack: families.len() == 2,
         pod_cidrs,
-        node_port_cidrs: &node::node_port_cidrs(settings, node),
+        node_port_cidrs: &networks.concat(),
     };
     let found = sanity(settings, facts);
     for doubt in found.doubts {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::frontend::{Action, Client};
+use crate::facts::Node;
 use crate::names::{Family, PerFamily};
 use crate::options::{DetectLocal, LocalhostNodePorts, NodePortAddress, PlanOptions, Policy};
 use crate::snapshot::Snapshot;
@@ -132,7 +133,7 @@ fn plan_family(options: &PlanOptions, snapshot: &Snapshot, family: Family) -> No
     let localhost = *options.policy.localhost_node_ports.get(family);
     let ports = NodePortNetworks::of(options, snapshot, family);
     let detector = detector(options, snapshot, family);
-    let node_ip = node_ip(options, snapshot, family);
+    let node_ip = node_ip(options, snapshot.node().map(|node| &**node), family);
     NodeFamily {
         masqueraded: masqueraded(options, &detector),
         detector,
@@ -165,16 +166,27 @@ fn masqueraded(options: &PlanOptions, detector: &Detector) -> Masqueraded {
     }
 }
 
-fn node_ip(options: &PlanOptions, snapshot: &Snapshot, family: Family) -> Option<IpAddr> {
+fn node_ip(options: &PlanOptions, node: Option<&Node>, family: Family) -> Option<IpAddr> {
     let bound = options.bind_address.filter(|ip| !ip.is_unspecified());
-    let known = snapshot
-        .node()
-        .into_iter()
-        .flat_map(|node| node.addresses.iter().copied());
-    bound
-        .into_iter()
-        .chain(known)
-        .find(|ip| Family::of(*ip) == family)
+    let known = node.into_iter().flat_map(|node| node.addresses.iter().copied());
+    let mut addresses = bound.into_iter().chain(known);
+    addresses.find(|ip| Family::of(*ip) == family)
+}
+
+impl PlanOptions {
+    /// The networks in which node ports of a family are answered, `primary` expanded. A family without any is open,
+    /// even if the other one is not: kube-proxy's rule, and users with one-family lists rely on it.
+    pub fn node_port_networks(&self, node: Option<&Node>, family: Family) -> Vec<IpNet> {
+        let primary = node_ip(self, node, family).filter(|ip| !ip.is_loopback());
+        let networks = self
+            .node_port_addresses
+            .iter()
+            .filter_map(|address| match address {
+                NodePortAddress::Primary => primary.map(IpNet::from),
+                NodePortAddress::Cidr(cidr) => Some(*cidr),
+            });
+        networks.filter(|cidr| Family::of_net(cidr) == family).collect()
+    }
 }
 
 /// Only the first network of a family counts, as in kube-proxy.
@@ -197,22 +209,7 @@ struct NodePortNetworks {
 
 impl NodePortNetworks {
     fn of(options: &PlanOptions, snapshot: &Snapshot, family: Family) -> Self {
-        let mut only = Vec::new();
-        for address in &options.node_port_addresses {
-            match address {
-                NodePortAddress::Primary => {
-                    only.extend(
-                        node_ip(options, snapshot, family)
-                            .filter(|ip| !ip.is_loopback())
-                            .map(IpNet::from),
-                    );
-                }
-                NodePortAddress::Cidr(cidr) if Family::of_net(cidr) == family => only.push(*cidr),
-                NodePortAddress::Cidr(_) => {}
-            }
-        }
-        // A family without networks of its own is open, even if the other one is not: kube-proxy's rule, and users
-        // with one-family lists rely on it.
+        let only = options.node_port_networks(snapshot.node().map(|node| &**node), family);
         let all = only.is_empty() || only.iter().any(|cidr| cidr.prefix_len() == 0);
         let include_loopback = family == Family::V4 && (all || only.iter().any(touches_loopback));
         NodePortNetworks {
