@@ -23,5 +23,5 @@ pub use plan::{
     Pool, PortPlan, Replaced, Revision, Scope, ServicePlan, Tally, Update,
 };
 pub use snapshot::{Affected, Event, Snapshot};
-pub use stale::{StaleFlows, UdpFlow, UdpFrontends, Which, stale_flows};
+pub use stale::{Doomed, StaleFlows, UdpFlow, UdpFrontends, Which, stale_flows};
 pub use trace::{Origin, Outcome, Packet, Target, trace};

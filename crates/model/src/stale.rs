@@ -93,48 +93,98 @@ pub struct UdpFlow {
     pub responder: SocketAddr,
 }
 
+impl Which {
+    fn includes(&self, flow: &UdpFlow) -> bool {
+        match self {
+            Which::All => true,
+            Which::To(endpoint) => flow.responder == *endpoint,
+            Which::NotTo(serving) => !serving.contains(&flow.responder),
+        }
+    }
+}
+
+/// Something for each frontend, found by a flow's destination. A node port exists on this host's addresses only; the
+/// same port elsewhere is none of our business.
+#[derive(Clone, Debug)]
+struct ByFrontend<T> {
+    addresses: HashMap<SocketAddr, T>,
+    node_ports: HashMap<u16, T>,
+    own: HashSet<IpAddr>,
+}
+
+impl<T> Default for ByFrontend<T> {
+    fn default() -> Self {
+        ByFrontend {
+            addresses: HashMap::new(),
+            node_ports: HashMap::new(),
+            own: HashSet::new(),
+        }
+    }
+}
+
+impl<T: Default> ByFrontend<T> {
+    fn at(&mut self, frontend: FrontendKey) -> &mut T {
+        match frontend {
+            FrontendKey::Address(address, port, _) => {
+                self.addresses.entry(SocketAddr::new(address, port)).or_default()
+            }
+            FrontendKey::NodePort(_, port, _) => self.node_ports.entry(port).or_default(),
+        }
+    }
+
+    fn of(&self, flow: &UdpFlow) -> Option<&T> {
+        let node_port = || {
+            let ours = self.own.contains(&flow.destination.ip());
+            self.node_ports.get(&flow.destination.port()).filter(|_| ours)
+        };
+        self.addresses.get(&flow.destination).or_else(node_port)
+    }
+}
+
+/// Many stale flows, arranged so that each flow of the table is judged by its destination at once.
+#[derive(Clone, Debug)]
+pub struct Doomed<'a>(ByFrontend<Vec<&'a Which>>);
+
+impl<'a> Doomed<'a> {
+    pub fn of(stale: &'a [StaleFlows], node_addresses: &[IpAddr]) -> Self {
+        let mut all = ByFrontend::<Vec<&Which>>::default();
+        all.own.extend(node_addresses);
+        for StaleFlows { frontend, which } in stale {
+            all.at(*frontend).push(which);
+        }
+        Doomed(all)
+    }
+
+    pub fn includes(&self, flow: &UdpFlow) -> bool {
+        let reasons = self.0.of(flow);
+        reasons.is_some_and(|reasons| reasons.iter().any(|which| which.includes(flow)))
+    }
+}
+
 /// Every UDP frontend of a plan, to judge all flows at once: after a start, or when much has changed.
 #[derive(Clone, Debug, Default)]
-pub struct UdpFrontends {
-    by_address: HashMap<SocketAddr, HashSet<SocketAddr>>,
-    by_node_port: HashMap<u16, HashSet<SocketAddr>>,
-    node_addresses: HashSet<IpAddr>,
-}
+pub struct UdpFrontends(ByFrontend<HashSet<SocketAddr>>);
 
 impl UdpFrontends {
     pub fn of(plan: &Plan, family: Family) -> Self {
-        let mut all = UdpFrontends {
-            node_addresses: plan.node().family(family).addresses.iter().copied().collect(),
-            ..Default::default()
-        };
+        let mut all = ByFrontend::<HashSet<SocketAddr>>::default();
+        all.own.extend(&plan.node().family(family).addresses);
         for port in plan.ports(family).filter(|port| port.protocol() == Protocol::Udp) {
             let serving: HashSet<SocketAddr> = port.serving().map(|endpoint| endpoint.address()).collect();
             for frontend in port.keys() {
-                match frontend {
-                    FrontendKey::Address(address, port, _) => {
-                        all.by_address
-                            .insert(SocketAddr::new(address, port), serving.clone());
-                    }
-                    FrontendKey::NodePort(_, port, _) => {
-                        all.by_node_port.insert(port, serving.clone());
-                    }
-                }
+                all.at(frontend).clone_from(&serving);
             }
         }
-        all
+        UdpFrontends(all)
     }
 
     /// Whether the flow belongs to one of the frontends and is answered by none of its endpoints.
     pub fn is_stale(&self, flow: &UdpFlow) -> bool {
-        let node_port = || {
-            let ours = self.node_addresses.contains(&flow.destination.ip());
-            ours.then(|| self.by_node_port.get(&flow.destination.port()))?
-        };
-        let serving = self.by_address.get(&flow.destination).or_else(node_port);
+        let serving = self.0.of(flow);
         serving.is_some_and(|serving| !serving.contains(&flow.responder))
     }
 
     pub fn is_empty(&self) -> bool {
-        self.by_address.is_empty() && self.by_node_port.is_empty()
+        self.0.addresses.is_empty() && self.0.node_ports.is_empty()
     }
 }

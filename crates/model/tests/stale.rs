@@ -167,3 +167,46 @@ fn all_flows_judged_at_once() {
         "not one of our addresses"
     );
 }
+
+/// kube-proxy leaves these alone; a client that is refused is better off than one that talks to a dead pod.
+#[test]
+fn a_service_without_endpoints_has_no_flows_to_keep() {
+    let flow = |responder: &str| UdpFlow {
+        destination: "172.30.0.10:53".parse().unwrap(),
+        responder: responder.parse().unwrap(),
+    };
+    let planner = planned(options(Policy::nftables(false)), [add(dns())]);
+    let frontends = UdpFrontends::of(planner.plan(), Family::V4);
+    assert!(frontends.is_stale(&flow("10.0.0.1:5353")), "judged at the start");
+
+    let before = vec![add(dns()), pods(vec![endpoint("10.0.0.1", "r")])];
+    let stale = after(before, pods(vec![]));
+    assert!(
+        Doomed::of(&stale, &[]).includes(&flow("10.0.0.1:5353")),
+        "judged by the change"
+    );
+}
+
+#[test]
+fn many_stale_flows_are_found_by_their_destination() {
+    let to = |frontend, which| StaleFlows { frontend, which };
+    let stale = [
+        to(vip(), Which::To(at("10.0.0.1"))),
+        to(node_port(), Which::NotTo(vec![at("10.0.0.2")])),
+    ];
+    let doomed = Doomed::of(&stale, &[ip("192.168.0.2")]);
+    let includes = |destination: &str, responder: &str| {
+        doomed.includes(&UdpFlow {
+            destination: destination.parse().unwrap(),
+            responder: at(responder),
+        })
+    };
+    assert!(includes("172.30.0.10:53", "10.0.0.1"));
+    assert!(!includes("172.30.0.10:53", "10.0.0.2"));
+    assert!(includes("192.168.0.2:30053", "10.0.0.1"));
+    assert!(!includes("192.168.0.2:30053", "10.0.0.2"));
+    assert!(
+        !includes("192.168.0.3:30053", "10.0.0.1"),
+        "not one of our addresses"
+    );
+}

@@ -1,10 +1,9 @@
 //! Stale UDP flows in the kernel's connection-tracking table.
 
-use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use ferry_host::conntrack::{self, Conntrack, Filter, Flow};
-use ferry_model::{Family, FrontendKey, Protocol, StaleFlows, UdpFlow, UdpFrontends, Which};
+use ferry_model::{Doomed, Family, FrontendKey, Protocol, StaleFlows, UdpFlow, UdpFrontends, Which};
 
 use crate::sync::Flows;
 
@@ -42,21 +41,16 @@ impl Flows for Table {
             let mut deleted = 0;
             for flows in &stale {
                 let doomed = Doomed::of(std::slice::from_ref(flows), local);
-                deleted += self.sweep_by(filter(flows), |flow| doomed.includes(flow))?;
+                deleted += self.sweep_by(filter(flows), |flow| doomed.includes(&udp(flow)))?;
             }
             return Ok(deleted);
         }
         let doomed = Doomed::of(&stale, local);
-        self.sweep_by(all_udp(family), |flow| doomed.includes(flow))
+        self.sweep_by(all_udp(family), |flow| doomed.includes(&udp(flow)))
     }
 
     fn sweep(&mut self, family: Family, frontends: &UdpFrontends) -> Result<u64, String> {
-        self.sweep_by(all_udp(family), |flow| {
-            frontends.is_stale(&UdpFlow {
-                destination: flow.destination,
-                responder: flow.responder,
-            })
-        })
+        self.sweep_by(all_udp(family), |flow| frontends.is_stale(&udp(flow)))
     }
 }
 
@@ -104,52 +98,9 @@ fn filter(flows: &StaleFlows) -> Filter {
     }
 }
 
-/// Many stale flows, arranged so that each flow of the table is judged by its destination at once.
-struct Doomed<'a> {
-    by_address: HashMap<SocketAddr, Vec<&'a Which>>,
-    by_node_port: HashMap<u16, Vec<&'a Which>>,
-    local: HashSet<IpAddr>,
-}
-
-impl<'a> Doomed<'a> {
-    fn of(stale: &'a [StaleFlows], local: &[IpAddr]) -> Self {
-        let mut doomed = Self {
-            by_address: HashMap::new(),
-            by_node_port: HashMap::new(),
-            local: local.iter().copied().collect(),
-        };
-        for StaleFlows { frontend, which } in stale {
-            match *frontend {
-                FrontendKey::Address(address, port, _) => {
-                    doomed
-                        .by_address
-                        .entry(SocketAddr::new(address, port))
-                        .or_default()
-                        .push(which);
-                }
-                FrontendKey::NodePort(_, port, _) => {
-                    doomed.by_node_port.entry(port).or_default().push(which);
-                }
-            }
-        }
-        doomed
-    }
-
-    fn includes(&self, flow: &Flow) -> bool {
-        // A node port exists on this host's addresses only; the same port elsewhere is none of our business.
-        let on_node = self.local.contains(&flow.destination.ip());
-        let node_port = || {
-            self.by_node_port
-                .get(&flow.destination.port())
-                .filter(|_| on_node)
-        };
-        let reasons = self.by_address.get(&flow.destination).or_else(node_port);
-        reasons.is_some_and(|reasons| {
-            reasons.iter().any(|which| match which {
-                Which::All => true,
-                Which::To(endpoint) => flow.responder == *endpoint,
-                Which::NotTo(serving) => !serving.contains(&flow.responder),
-            })
-        })
+fn udp(flow: &Flow) -> UdpFlow {
+    UdpFlow {
+        destination: flow.destination,
+        responder: flow.responder,
     }
 }
