@@ -10,7 +10,7 @@ pub use deliver::{ApiSink, Delivered, Sink};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ferry_model::{ServiceName, Skipped};
+use ferry_model::{Contest, ServiceName, Skipped};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
@@ -123,6 +123,26 @@ impl Event {
             action: "Plan",
             note: skipped.to_string(),
         }
+    }
+
+    /// A frontend that two services ask for: the first event is for the one that goes without, the other for the one that
+    /// has it.
+    pub fn contested(contest: &Contest) -> [Self; 2] {
+        let Contest {
+            key,
+            kind,
+            loser,
+            winner,
+        } = contest;
+        let lost = format!("{key} is not served as {kind} of {loser}: {winner} has it");
+        let kept = format!("{key} stays with {winner}: {loser} asks for it too, as {kind}");
+        [(loser, lost), (winner, kept)].map(|(port, note)| Self {
+            regarding: Regarding::Service(port.service.clone()),
+            severity: Severity::Warning,
+            reason: "FrontendContested",
+            action: "Plan",
+            note,
+        })
     }
 
     /// Somebody else changed our rules and they were put right.

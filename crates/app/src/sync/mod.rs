@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use ferry_backends::Backend;
-use ferry_model::{Event as Fact, Family, PerFamily, Planner};
+use ferry_model::{Contest, Event as Fact, Family, PerFamily, Planner};
 use ferry_sources::{Mail, Mailbox};
 
 use crate::clock::{Now, unix_seconds};
@@ -88,6 +88,8 @@ pub struct Loop {
     /// Families that were in force at least once.
     served: BTreeSet<Family>,
     skipped_log: SkippedLog,
+    /// Those that were told already.
+    contests: BTreeSet<Contest>,
 }
 
 /// Many bad objects at once are in the status; events for all would only bury each other.
@@ -105,6 +107,7 @@ impl Loop {
             repairs: PerFamily::default(),
             served: BTreeSet::new(),
             skipped_log: SkippedLog::new(now),
+            contests: BTreeSet::new(),
         }
     }
 
@@ -244,7 +247,18 @@ impl Loop {
                 self.request(family);
             }
         }
+        self.tell_contests();
         self.publish_counts();
+    }
+
+    /// Each contest is told once, by log and event, to both sides; again only after it was settled.
+    fn tell_contests(&mut self) {
+        let contests = self.parts.planner.plan().contests().collect();
+        for contest in tell::unheard_of(&mut self.contests, contests) {
+            for event in Event::contested(&contest) {
+                self.parts.recorder.record(event);
+            }
+        }
     }
 
     fn publish_counts(&self) {

@@ -1,9 +1,9 @@
 //! What the log says about changed objects and services, at no cost where nobody listens.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use ferry_model::{Event as Fact, PortPlan, Replaced, ServicePlan, Skipped, Update};
+use ferry_model::{Contest, Event as Fact, PortPlan, Replaced, ServicePlan, Skipped, Update};
 use tracing::Level;
 
 /// How many changed services one line names.
@@ -104,6 +104,16 @@ fn endpoints(port: &PortPlan) -> String {
     }
 }
 
+/// So many new contests are told at once; the others are in the status.
+const NEW_CONTESTS: usize = 20;
+
+/// The contests that were not told before. One that was settled and comes back is new.
+pub(super) fn unheard_of(told: &mut BTreeSet<Contest>, now: BTreeSet<Contest>) -> Vec<Contest> {
+    let new = now.difference(told).take(NEW_CONTESTS).cloned().collect();
+    *told = now;
+    new
+}
+
 /// Says which objects are not served. Many of them are in the status; one line each would only bury the log.
 #[derive(Debug)]
 pub(super) struct SkippedLog {
@@ -180,6 +190,38 @@ mod tests {
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), emit);
         let lines = lines.lock().unwrap();
         lines.clone()
+    }
+
+    #[test]
+    fn a_contest_is_told_once_to_both_sides() {
+        let claim = |name: &str| {
+            let name = ServiceName::new("shop", name);
+            let service = Service {
+                ports: vec![ServicePort::new("http", Protocol::Tcp, 80)],
+                ..Service::new(name.clone(), vec!["10.96.0.1".parse().unwrap()])
+            };
+            Fact::Service(name, Some(Arc::new(service)))
+        };
+        let mut planner = Planner::new(options());
+        let mut told = BTreeSet::new();
+        let mut hear = |events: Vec<Fact>| {
+            planner.update(events);
+            unheard_of(&mut told, planner.plan().contests().collect())
+        };
+        assert!(hear(vec![claim("a")]).is_empty());
+        let new = hear(vec![claim("b")]);
+        let notes = crate::events::Event::contested(&new[0]).map(|event| event.note);
+        assert_eq!(
+            notes,
+            [
+                "10.96.0.1:80 is not served as cluster IP of shop/b:http: shop/a:http has it",
+                "10.96.0.1:80 stays with shop/a:http: shop/b:http asks for it too, as cluster IP",
+            ]
+        );
+        assert!(hear(vec![claim("b"), slice(&["10.0.0.1"])]).is_empty());
+        let gone = Fact::Service(ServiceName::new("shop", "b"), None);
+        assert!(hear(vec![gone]).is_empty());
+        assert_eq!(hear(vec![claim("b")]).len(), 1);
     }
 
     fn web(port: u16) -> Fact {
