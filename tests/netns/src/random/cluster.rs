@@ -16,14 +16,26 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
-/// name, IPv4, IPv6: as the lab's routes choose them.
-pub(super) const SENDERS: [(&str, &str, &str); 5] = [
+/// name, IPv4, IPv6: as the lab's routes choose them. The last two are pods of another node, and endpoints at times:
+/// they may meet themselves here, from far away.
+pub(super) const SENDERS: [(&str, &str, &str); 7] = [
     ("pod1", "10.244.1.2", "fd00:10:244:1::2"),
     ("pod2", "10.244.1.3", "fd00:10:244:1::3"),
     ("client", "192.0.2.100", "2001:db8:2::100"),
     ("outsider", "203.0.113.9", "2001:db8:113::9"),
     ("node", "192.0.2.10", "2001:db8:2::10"),
+    ("rpod1", "10.244.2.2", "fd00:10:244:2::2"),
+    ("rpod2", "10.244.2.3", "fd00:10:244:2::3"),
 ];
+
+/// The host that a sender's packets leave from.
+pub(super) fn host_of(sender: &str) -> &str {
+    if is_remote_pod(sender) { "remote" } else { sender }
+}
+
+pub(super) fn is_remote_pod(sender: &str) -> bool {
+    ["rpod1", "rpod2"].contains(&sender)
+}
 
 /// IPv4, IPv6, node
 const ENDPOINTS: [(&str, &str, &str); 4] = [

@@ -171,7 +171,8 @@ impl Question {
         };
         let outcome = trace(plan, &packet);
         let local_destination = cluster::is_node_address(to);
-        let mut probe = Probe::new(from, to, port, proto);
+        let mut probe = Probe::new(cluster::host_of(from), to, port, proto);
+        probe.bind = cluster::is_remote_pod(from).then_some(source);
         probe.limit = match outcome.action {
             Action::Forward { .. } | Action::Reject => Some(Duration::from_secs(5)),
             Action::NotOurs if local_destination => Some(Duration::from_secs(5)),
@@ -217,10 +218,11 @@ impl Question {
     }
 
     /// An endpoint elsewhere that sees the client itself answers past the node, and the client does not know who is talking:
-    /// ipvs mode has this where a Local policy finds no endpoint here.
+    /// pods of its node have this always, others in ipvs mode where a Local policy finds no endpoint here.
     fn goes_astray(&self, target: &Target) -> bool {
         let outside = ["client", "outsider"].contains(&self.probe.sender());
-        self.may_go_astray && outside && !target.masquerade && cluster::is_elsewhere(target.address.ip())
+        let past_the_node = self.probe.sender() == "remote" || self.may_go_astray && outside;
+        past_the_node && !target.masquerade && cluster::is_elsewhere(target.address.ip())
     }
 
     /// Did this endpoint answer, and did it see whom it should?
