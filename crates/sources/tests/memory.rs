@@ -31,7 +31,7 @@ fn service(number: usize, length: usize) -> String {
     )
 }
 
-/// Answers requests for ever, an object at a time.
+/// Answers every request, an object at a time.
 fn serve(listener: &TcpListener, answer: Answer, length: usize) {
     for stream in listener.incoming() {
         let stream = stream.unwrap();

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use ferry_lab::api::{Api, default_objects};
+pub(crate) use ferry_lab::api::objects::service;
+use ferry_lab::api::{Api, default_objects, objects};
 use ferry_lab::netns::Namespace;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -248,17 +249,6 @@ impl Drop for Daemon<'_> {
     }
 }
 
-pub(crate) fn service(name: &str, ip: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": name, "namespace": "shop" },
-        "spec": {
-            "type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "ipFamilies": ["IPv4"],
-            "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }],
-        },
-    })
-}
-
 pub(crate) fn load_balancer(name: &str, ip: &str, health_check: u16) -> Value {
     let mut object = service(name, ip);
     object["spec"]["type"] = "LoadBalancer".into();
@@ -269,13 +259,5 @@ pub(crate) fn load_balancer(name: &str, ip: &str, health_check: u16) -> Value {
 }
 
 pub(crate) fn slice(service: &str, endpoint: &str) -> Value {
-    json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {
-            "name": format!("{service}-1"), "namespace": "shop",
-            "labels": { "kubernetes.io/service-name": service },
-        },
-        "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
-        "endpoints": [{ "addresses": [endpoint], "nodeName": "node-a", "conditions": { "ready": true } }],
-    })
+    objects::slice(&format!("{service}-1"), service, &[endpoint])
 }

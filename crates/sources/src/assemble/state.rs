@@ -189,10 +189,11 @@ impl State {
             .retain(|known| !before.contains(known) || skipped.contains(known));
         self.newly_skipped
             .extend(skipped.iter().filter(|new| !before.contains(new)).cloned());
-        match skipped.is_empty() {
-            true => self.skipped.remove(&id),
-            false => self.skipped.insert(id, skipped),
-        };
+        if skipped.is_empty() {
+            self.skipped.remove(&id);
+        } else {
+            self.skipped.insert(id, skipped);
+        }
     }
 
     pub(super) fn listed(&mut self, kind: Kind) {

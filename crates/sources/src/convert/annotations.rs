@@ -39,9 +39,10 @@ fn set(options: &mut ServiceOptions, key: &str, value: &str, interner: &Interner
 /// The kernel's limit for the name of a scheduler is 15 characters; which of them exist is the kernel's to say.
 fn scheduler(value: &str) -> Result<&str, String> {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
-    match (1..=15).contains(&value.len()) && value.bytes().all(legal) {
-        true => Ok(value),
-        false => Err(format!("{} is not the name of an IPVS scheduler", quote(value))),
+    if (1..=15).contains(&value.len()) && value.bytes().all(legal) {
+        Ok(value)
+    } else {
+        Err(format!("{} is not the name of an IPVS scheduler", quote(value)))
     }
 }
 

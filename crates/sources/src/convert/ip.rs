@@ -9,9 +9,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// An address, `None` where the text is not one.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
-    match text.contains(':') {
-        false => parse_v4(text).map(IpAddr::V4),
-        true => parse_v6(text).map(|address| address.to_canonical()),
+    if text.contains(':') {
+        parse_v6(text).map(|address| address.to_canonical())
+    } else {
+        parse_v4(text).map(IpAddr::V4)
     }
 }
 

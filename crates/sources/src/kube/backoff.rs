@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_limit_and_begin_anew() {
+    fn waits_double_up_to_the_limit_and_begin_again() {
         let mut backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30));
         for least in [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0] {
             let wait = backoff.next().as_secs_f64();

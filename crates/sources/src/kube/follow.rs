@@ -1,4 +1,4 @@
-//! Follows one resource for ever: lists it, watches it, begins again where that stopped.
+//! Follows one resource until it is dropped: lists it, watches it, begins again where that stopped.
 
 use std::sync::Arc;
 use std::time::Duration;

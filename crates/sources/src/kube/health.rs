@@ -45,7 +45,7 @@ impl Contact {
                 "API server is not available, will retry; what is in force stays: {trouble}"
             );
         } else {
-            tracing::debug!(since, "API server is still not available: {trouble}");
+            tracing::trace!(since, "API server is still not available: {trouble}");
         }
     }
 
@@ -137,7 +137,7 @@ impl Health {
                     "cannot follow, will retry; what is in force stays: {text}"
                 );
             } else {
-                tracing::debug!(resource = self.resource, "still failing: {text}");
+                tracing::trace!(resource = self.resource, "still failing: {text}");
             }
         }
         self.failing = Some(Failing { since, sort });

@@ -99,7 +99,7 @@ impl KubeSource {
         KubeSource { timing, ..self }
     }
 
-    /// Feeds the mailbox for ever: every kind of [`crate::Kind::ALL`]. Dropping the future ends it at once.
+    /// Feeds the mailbox without end: every kind of [`crate::Kind::ALL`]. Dropping the future ends it at once.
     pub async fn run(self, mailbox: Arc<Mailbox>) {
         let interner = Arc::new(Interner::default());
         let contact = Arc::new(Contact::default());

@@ -22,13 +22,13 @@ use crate::assemble::Mailbox;
 
 use watch::Watches;
 
-/// Writers often do several things in a row; they get this long to finish one, and no longer than `PATIENCE` in all.
-const QUIET: Duration = Duration::from_millis(100);
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Writers often do several things in a row; they get this long to finish one, and no longer than `SETTLE_TIMEOUT` in all.
+const QUIET_INTERVAL: Duration = Duration::from_millis(100);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a directory that is swapped under our hands is read again before the next event is waited for.
-const MOVING_TARGET: u32 = 8;
+const MAX_RESCANS: u32 = 8;
 /// Some filesystems tell nothing about changes made elsewhere.
-const LOOK_ANYWAY: Duration = Duration::from_secs(60);
+const RESCAN_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
@@ -70,15 +70,16 @@ impl ManifestSource {
         directory.listed(&mailbox);
         look(&mut directory, &mut watches, &mailbox);
         let follow = move || {
-            let mut next_look = Instant::now() + LOOK_ANYWAY;
+            let mut next_look = Instant::now() + RESCAN_INTERVAL;
             loop {
                 match wakes.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
                     Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {}
                     Ok(Wake::Changed) => {
-                        let patience = Instant::now() + PATIENCE;
-                        let until_patience = || QUIET.min(patience.saturating_duration_since(Instant::now()));
-                        while let Ok(wake) = wakes.recv_timeout(until_patience()) {
+                        let timeout = Instant::now() + SETTLE_TIMEOUT;
+                        let until_timeout =
+                            || QUIET_INTERVAL.min(timeout.saturating_duration_since(Instant::now()));
+                        while let Ok(wake) = wakes.recv_timeout(until_timeout()) {
                             if wake == Wake::Stop {
                                 return;
                             }
@@ -86,7 +87,7 @@ impl ManifestSource {
                     }
                 }
                 look(&mut directory, &mut watches, &mailbox);
-                next_look = Instant::now() + LOOK_ANYWAY;
+                next_look = Instant::now() + RESCAN_INTERVAL;
             }
         };
         let thread = std::thread::Builder::new().name("manifests".into()).spawn(follow);
@@ -103,7 +104,7 @@ impl ManifestSource {
 
 /// Reads everything, until nothing has been read that was not watched at the time.
 fn look(directory: &mut Directory, watches: &mut Watches, mailbox: &Mailbox) {
-    for _ in 0..MOVING_TARGET {
+    for _ in 0..MAX_RESCANS {
         directory.follow(mailbox);
         if !watches.cover(&directory.places()) {
             return;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferry_lab::api::{Api as Server, default_objects};
+pub(crate) use ferry_lab::api::objects::{endpoints, slice};
+use ferry_lab::api::{Api as Server, default_objects, objects};
 use ferry_lab::patience;
 use ferry_model::{ServiceName, Snapshot};
 use ferry_sources::kube::{Connection, KubeSource, Timing};
 use ferry_sources::{Kind, Mailbox};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
 /// A source that follows a server, and the loop that takes its mail.
@@ -164,41 +165,10 @@ pub(crate) fn server(services: &[&str]) -> Server {
     server
 }
 
+/// A service at an address that follows from its name.
 pub(crate) fn service(name: &str) -> Value {
     let last: u32 = name.bytes().map(u32::from).sum();
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": name, "namespace": "shop"},
-        "spec": {"clusterIP": format!("10.96.{}.{}", last / 250, last % 250),
-                 "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
-    })
-}
-
-pub(crate) fn slice(name: &str, service: &str, addresses: &[&str]) -> Value {
-    let endpoints: Vec<Value> = addresses
-        .iter()
-        .map(|address| json!({"addresses": [address]}))
-        .collect();
-    json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {"name": name, "namespace": "shop", "labels": {"kubernetes.io/service-name": service}},
-        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-        "endpoints": endpoints,
-    })
-}
-
-pub(crate) fn endpoints(service: &str, subsets: &[&[&str]]) -> Value {
-    let subsets: Vec<Value> = subsets
-        .iter()
-        .map(|addresses| {
-            let addresses: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
-            json!({"addresses": addresses, "ports": [{"port": 8080}]})
-        })
-        .collect();
-    json!({
-        "apiVersion": "v1", "kind": "Endpoints",
-        "metadata": {"name": service, "namespace": "shop"}, "subsets": subsets,
-    })
+    objects::service(name, &format!("10.96.{}.{}", last / 250, last % 250))
 }
 
 pub(crate) const SERVICES: &str = "/api/v1/services";

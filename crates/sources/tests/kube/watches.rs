@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferry_lab::api::Faults;
+use ferry_lab::api::{Faults, objects};
 use ferry_model::ServiceName;
 use ferry_sources::kube::Timing;
 
@@ -64,8 +64,7 @@ fn missed_changes(streaming: bool) {
     let before = rig.mailbox.counts();
 
     rig.server.pause();
-    let mut changed = service("changed");
-    changed["spec"]["clusterIP"] = "10.96.200.1".into();
+    let changed = objects::service("changed", "10.96.200.1");
     rig.server.apply([changed, service("new")]).unwrap();
     rig.server.delete([&service("gone")]).unwrap();
     rig.server.expire();

@@ -10,6 +10,7 @@ mod faults;
 pub mod generate;
 mod http;
 mod kinds;
+pub mod objects;
 mod query;
 mod selector;
 mod store;
