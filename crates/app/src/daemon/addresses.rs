@@ -13,9 +13,9 @@ use crate::sync::Signal;
 /// The interface that holds service addresses in ipvs mode: those are not the host's own.
 const SERVICES: &str = "kube-ipvs0";
 /// How long a look at the notifications lasts.
-const LOOK: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Changes come in bursts, as when an interface goes up.
-const SETTLE: Duration = Duration::from_millis(50);
+const SETTLE_TIME: Duration = Duration::from_millis(50);
 
 /// Every address of every interface.
 fn list() -> anyhow::Result<Host> {
@@ -36,15 +36,15 @@ pub(super) fn watch(signal: Arc<Signal>) -> anyhow::Result<()> {
     signal.host(known.clone());
     let follow = move || {
         loop {
-            match monitor.wait(LOOK) {
+            match monitor.wait(POLL_INTERVAL) {
                 Ok(changes) if changes.is_empty() => continue,
                 Ok(_) => {
-                    std::thread::sleep(SETTLE);
+                    std::thread::sleep(SETTLE_TIME);
                     let _ = monitor.wait(Duration::ZERO);
                 }
                 Err(error) => {
                     tracing::error!(err = %error, "Can't watch the host's addresses; looking every minute");
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(POLL_INTERVAL);
                 }
             }
             match list() {

@@ -8,15 +8,15 @@ use http::Request;
 
 use super::book::Delivery;
 
-/// How long a server that cannot be reached is asked.
+/// How often a server that cannot be reached is asked.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct Retries {
     tries: u32,
     /// Between tries, before jitter.
     pause: Duration,
 }
 
-impl Default for Patience {
+impl Default for Retries {
     fn default() -> Self {
         Self {
             tries: 12,
@@ -82,9 +82,9 @@ pub(super) struct Lost;
 pub(super) async fn with_retries(
     sink: &impl Sink,
     delivery: &Delivery,
-    patience: Patience,
+    retries: Retries,
 ) -> Result<(), Lost> {
-    for attempt in 1..=patience.tries {
+    for attempt in 1..=retries.tries {
         let Ok(request) = request(delivery) else {
             return Err(Lost);
         };
@@ -102,8 +102,8 @@ pub(super) async fn with_retries(
                 );
             }
         }
-        if attempt < patience.tries {
-            tokio::time::sleep(patience.pause.mul_f64(jitter())).await;
+        if attempt < retries.tries {
+            tokio::time::sleep(retries.pause.mul_f64(jitter())).await;
         }
     }
     tracing::error!("Unable to write event (retry limit exceeded!)");
@@ -164,9 +164,9 @@ mod tests {
     }
 
     fn recorder(script: Script, metrics: &Arc<Metrics>, pause: Duration) -> Recorder {
-        let patience = Patience { tries: 12, pause };
+        let retries = Retries { tries: 12, pause };
         Recorder::start_with(
-            patience,
+            retries,
             script,
             "h",
             Arc::clone(metrics),

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::metrics::Metrics;
 use book::Book;
-use deliver::Patience;
+use deliver::Retries;
 
 /// How serious it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -191,16 +191,16 @@ enum Message {
 /// Events waiting for delivery; more than these are lost.
 const QUEUE: usize = 1000;
 /// How often series are looked at.
-const TICK: Duration = Duration::from_secs(60);
+const SERIES_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Recorder {
     /// Delivers to `sink`, on the given runtime, as the reporter of this host.
     pub fn start(sink: impl Sink, host_name: &str, metrics: Arc<Metrics>, runtime: &Handle) -> Self {
-        Self::start_with(Patience::default(), sink, host_name, metrics, runtime)
+        Self::start_with(Retries::default(), sink, host_name, metrics, runtime)
     }
 
     fn start_with(
-        patience: Patience,
+        retries: Retries,
         sink: impl Sink,
         host_name: &str,
         metrics: Arc<Metrics>,
@@ -208,7 +208,7 @@ impl Recorder {
     ) -> Self {
         let (queue, messages) = mpsc::channel(QUEUE);
         let book = Book::new(format!("kube-proxy-{host_name}"));
-        runtime.spawn(work(messages, book, sink, patience, Arc::clone(&metrics)));
+        runtime.spawn(work(messages, book, sink, retries, Arc::clone(&metrics)));
         Self { queue, metrics }
     }
 
@@ -245,10 +245,10 @@ async fn work(
     mut messages: mpsc::Receiver<Message>,
     mut book: Book,
     sink: impl Sink,
-    patience: Patience,
+    retries: Retries,
     metrics: Arc<Metrics>,
 ) {
-    let mut tick = tokio::time::interval(TICK);
+    let mut tick = tokio::time::interval(SERIES_INTERVAL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let deliveries = tokio::select! {
@@ -265,7 +265,7 @@ async fn work(
             _ = tick.tick() => book.tick(Instant::now()),
         };
         for delivery in deliveries {
-            if deliver::with_retries(&sink, &delivery, patience).await.is_err() {
+            if deliver::with_retries(&sink, &delivery, retries).await.is_err() {
                 metrics.events_lost.increment(&[]);
             }
         }

@@ -70,7 +70,7 @@ impl Gathering {
         }
     }
 
-    /// What there is to do now that the sync has succeeded; begins anew.
+    /// What there is to do now that the sync has succeeded; begins again.
     pub(super) fn take(&mut self, plan: &Plan, family: Family) -> Option<Work> {
         let judge = std::mem::take(&mut self.judge_all).then(|| Box::new(UdpFrontends::of(plan, family)));
         let judge = judge.filter(|frontends| !frontends.is_empty());
@@ -164,9 +164,10 @@ fn do_work(flows: &mut impl Flows, family: Family, work: &Work, metrics: &Metric
         .judge
         .as_ref()
         .map_or(Ok(0), |frontends| flows.sweep(family, frontends));
-    let removed = match work.stale.is_empty() {
-        true => Ok(0),
-        false => flows.remove(family, &work.local, &work.stale),
+    let removed = if work.stale.is_empty() {
+        Ok(0)
+    } else {
+        flows.remove(family, &work.local, &work.stale)
     };
     for outcome in [swept, removed] {
         match outcome {
