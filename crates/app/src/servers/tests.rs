@@ -571,7 +571,7 @@ fn a_thousand_idle_clients_blind_nobody() {
                             *client = half_a_request(to, from(i));
                         }
                     }
-                    std::thread::sleep(Duration::from_millis(250));
+                    std::thread::sleep(Duration::from_secs(1));
                 }
             })
         })
@@ -589,7 +589,8 @@ fn a_thousand_idle_clients_blind_nobody() {
         attacker.join().unwrap();
     }
     times.sort();
-    assert!(times[times.len() / 2] < Duration::from_millis(200), "{times:?}");
+    // A few milliseconds where the machine has nothing else to do; without room for newcomers, half a minute.
+    assert!(times[times.len() / 2] < Duration::from_secs(1), "{times:?}");
 }
 
 #[test]
