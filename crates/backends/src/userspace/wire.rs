@@ -6,12 +6,14 @@
 //! one is `end`; the reader answers `taken` and a line feed once it serves, and the giving process then stops
 //! accepting and hangs up.
 //!
-//!     ferry userspace sockets 2
-//!     listener  DOOR                                    a listening socket
-//!     claim     PORT  ADDRESS:PORT                      a socket that only holds an address
-//!     session   DOOR  CLIENT  LOCAL|-  ENDPOINT         a UDP association, with the socket towards the endpoint
-//!     affinity  PORT  CLIENT  ENDPOINT  AGE             who sticks to which endpoint, since so many milliseconds
-//!     end
+//! ```text
+//! ferry userspace sockets 2
+//! listener  DOOR                                    a listening socket
+//! claim     PORT  ADDRESS:PORT                      a socket that only holds an address
+//! session   DOOR  CLIENT  LOCAL|-  ENDPOINT         a UDP association, with the socket towards the endpoint
+//! affinity  PORT  CLIENT  ENDPOINT  AGE             who sticks to which endpoint, since so many milliseconds
+//! end
+//! ```
 //!
 //! where PORT is `IPv4|IPv6  tcp|udp|sctp  NAMESPACE  SERVICE  PORTNAME` and DOOR is PORT followed by
 //! `proxy  internal|external|restricted` or `at  ADDRESS:PORT`. Whatever changes in this list gets another version.
