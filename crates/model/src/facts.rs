@@ -176,13 +176,34 @@ pub struct Host {
 /// An object, or a part of one, that is not served, and why. The others are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Skipped {
-    /// Kind and name, with the field where it is one field only: `Service shop/web: spec.externalIPs[1]`.
-    pub object: String,
+    pub object: ObjectRef,
+    /// What of it, where the rest is served: `spec.externalIPs[1]`, or an address and port.
+    pub part: Option<String>,
     pub reason: String,
+}
+
+/// Which object, as far as its name can be shown.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ObjectRef {
+    Service(ServiceName),
+    Other { kind: &'static str, name: String },
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ObjectRef::Service(name) => write!(f, "Service {name}"),
+            ObjectRef::Other { kind, name } => write!(f, "{kind} {name}"),
+        }
+    }
 }
 
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.object, self.reason)
+        write!(f, "{}: ", self.object)?;
+        if let Some(part) = &self.part {
+            write!(f, "{part}: ")?;
+        }
+        f.write_str(&self.reason)
     }
 }

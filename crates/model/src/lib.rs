@@ -12,7 +12,7 @@ mod stale;
 mod trace;
 
 pub use facts::{
-    EndpointSlice, Hints, Host, Node, Service, ServiceOptions, ServicePort, ServiceType, Skipped,
+    EndpointSlice, Hints, Host, Node, ObjectRef, Service, ServiceOptions, ServicePort, ServiceType, Skipped,
     SliceEndpoint, SlicePort, TrafficPolicy,
 };
 pub use names::{Family, PerFamily, PortName, Protocol, ServiceName, SliceName};

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ferry_model::{EndpointSlice, Event, Family, Node, Service, ServiceName, Skipped, SliceName, Snapshot};
+use ferry_model::{
+    EndpointSlice, Event, Family, Node, ObjectRef, Service, ServiceName, Skipped, SliceName, Snapshot,
+};
 use ferry_sources::{Change, Kind, Mailbox, ObjectId};
 use proptest::prelude::*;
 
@@ -49,7 +51,8 @@ fn change(id: ObjectId, event: Event) -> Change {
 
 fn skipped(reason: &str) -> Skipped {
     Skipped {
-        object: "Service ns/a: spec.ports[0].port".into(),
+        object: ObjectRef::Service(ServiceName::new("ns", "a")),
+        part: Some("spec.ports[0].port".into()),
         reason: reason.into(),
     }
 }

@@ -10,7 +10,7 @@ pub use deliver::{ApiSink, Delivered, Sink};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ferry_model::{Contest, ServiceName, Skipped};
+use ferry_model::{Contest, ObjectRef, ServiceName, Skipped};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
@@ -112,9 +112,9 @@ impl Event {
 
     /// An object, or a part of it, is not served.
     pub fn not_served(node: &Arc<str>, skipped: &Skipped) -> Self {
-        let regarding = match service_of(&skipped.object) {
-            Some(service) => Regarding::Service(service),
-            None => Regarding::Node(Arc::clone(node)),
+        let regarding = match &skipped.object {
+            ObjectRef::Service(service) => Regarding::Service(service.clone()),
+            ObjectRef::Other { .. } => Regarding::Node(Arc::clone(node)),
         };
         Self {
             regarding,
@@ -165,14 +165,6 @@ impl Event {
             note,
         )
     }
-}
-
-/// The Service that a text such as `Service shop/web: spec.externalIPs[1]` is about.
-fn service_of(object: &str) -> Option<ServiceName> {
-    let name = object.strip_prefix("Service ")?;
-    let name = name.split([':', ' ']).next()?;
-    let (namespace, name) = name.split_once('/')?;
-    Some(ServiceName::new(namespace, name))
 }
 
 /// Records events; cheap to clone.

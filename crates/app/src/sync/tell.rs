@@ -146,7 +146,8 @@ impl SkippedLog {
             }
             self.lines -= 1;
             tracing::error!(
-                object = skipped.object,
+                object = %skipped.object,
+                part = skipped.part,
                 reason = skipped.reason,
                 "Object is not served"
             );
@@ -163,7 +164,9 @@ impl SkippedLog {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use ferry_model::{EndpointSlice, Family, Planner, Protocol, Service, ServiceName, ServicePort};
+    use ferry_model::{
+        EndpointSlice, Family, ObjectRef, Planner, Protocol, Service, ServiceName, ServicePort,
+    };
     use ferry_model::{SliceEndpoint, SliceName, SlicePort};
     use tracing_subscriber::prelude::*;
 
@@ -292,7 +295,8 @@ mod tests {
     fn ten_thousand_bad_objects_do_not_fill_the_log() {
         let skipped: Vec<Skipped> = (0..10_000)
             .map(|n| Skipped {
-                object: format!("Service shop/s{n}"),
+                object: ObjectRef::Service(ServiceName::new("shop", &format!("s{n}"))),
+                part: None,
                 reason: "is bad".into(),
             })
             .collect();

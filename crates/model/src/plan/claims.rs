@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use super::{Frontend, FrontendKey, FrontendKind, PortPlan, ServicePlan};
-use crate::facts::Skipped;
+use crate::facts::{ObjectRef, Skipped};
 use crate::names::{PortName, ServiceName};
 
 /// A frontend that a service port asks for and does not get.
@@ -49,7 +49,8 @@ impl Contest {
             FrontendKey::NodePort(family, port, protocol) => format!("{family} node port {port}/{protocol}"),
         };
         Skipped {
-            object: format!("Service {}: {place}", self.loser),
+            object: ObjectRef::Service(self.loser.service.clone()),
+            part: Some(place),
             reason: format!("{} has it already", self.winner),
         }
     }

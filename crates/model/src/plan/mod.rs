@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::facts::{ServiceOptions, Skipped};
+use crate::facts::{ObjectRef, ServiceOptions, Skipped};
 use crate::names::{Family, PerFamily, ServiceName};
 
 pub use claims::Contest;
@@ -153,7 +153,8 @@ impl ServicePlan {
     fn untold(&self) -> Option<Skipped> {
         let more = self.lost.len().saturating_sub(Contest::TOLD) + self.excess;
         (more > 0).then(|| Skipped {
-            object: format!("Service {}", self.name),
+            object: ObjectRef::Service(self.name.clone()),
+            part: None,
             reason: format!(
                 "{more} more of its frontends are not served: another service has them, or there are more than \
                  {MAX_FRONTENDS}"

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use ferry_model::{Event, ServiceName, Skipped, SliceName};
+use ferry_model::{Event, ObjectRef, ServiceName, Skipped, SliceName};
 
 use super::Kind;
 use crate::bounded;
@@ -43,15 +43,28 @@ impl ObjectId {
     }
 }
 
+impl From<&ObjectId> for ObjectRef {
+    fn from(id: &ObjectId) -> Self {
+        let other = |shape: Shape, name: &str| ObjectRef::Other {
+            kind: shape.kind(),
+            name: bounded::reason(name),
+        };
+        match id {
+            ObjectId::Service(name) => ObjectRef::Service(ServiceName::new(
+                &bounded::reason(name.namespace()),
+                &bounded::reason(name.name()),
+            )),
+            ObjectId::Slice(name) => other(Shape::EndpointSlice, &name.to_string()),
+            ObjectId::Endpoints(name) => other(Shape::Endpoints, &name.to_string()),
+            ObjectId::Node(name) => other(Shape::Node, name),
+            ObjectId::ServiceCidr(name) => other(Shape::ServiceCidr, name),
+        }
+    }
+}
+
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ObjectId::Service(name) => write!(f, "Service {name}"),
-            ObjectId::Slice(name) => write!(f, "EndpointSlice {name}"),
-            ObjectId::Endpoints(name) => write!(f, "Endpoints {name}"),
-            ObjectId::Node(name) => write!(f, "Node {name}"),
-            ObjectId::ServiceCidr(name) => write!(f, "ServiceCIDR {name}"),
-        }
+        ObjectRef::from(self).fmt(f)
     }
 }
 
@@ -169,7 +182,8 @@ impl Change {
     /// An object that cannot be read: what was known about it stays in force.
     pub fn unreadable(id: ObjectId, reason: &str) -> Self {
         let skipped = Skipped {
-            object: bounded::reason(&id.to_string()),
+            object: ObjectRef::from(&id),
+            part: None,
             reason: bounded::reason(reason),
         };
         Change {

@@ -9,7 +9,7 @@ use super::ip::{parse_cidr, parse_ip};
 use super::report::Report;
 use super::{Converted, Interner};
 use crate::bounded::quote;
-use crate::objects;
+use crate::objects::{self, Shape};
 
 /// Set by the cluster autoscaler on a node that it is about to remove.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
@@ -18,7 +18,7 @@ const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 const SHORTEST_PREFIX: u8 = 8;
 
 pub fn node(object: &objects::Node, interner: &Interner) -> Converted<Node> {
-    let mut report = Report::new("Node", &object.metadata);
+    let mut report = Report::new(Shape::Node, &object.metadata);
     let spec = &object.spec;
     let removed = object.metadata.deletion_timestamp.is_some();
     let tainted = spec.taints.iter().any(|taint| taint.key == TO_BE_DELETED);
@@ -73,7 +73,7 @@ fn addresses(status: &objects::NodeStatus, report: &mut Report) -> Vec<IpAddr> {
 
 /// The networks of a ServiceCIDR object.
 pub fn service_cidr(object: &objects::ServiceCidr) -> Converted<Vec<IpNet>> {
-    let mut report = Report::new("ServiceCIDR", &object.metadata);
+    let mut report = Report::new(Shape::ServiceCidr, &object.metadata);
     let mut fact = networks("spec.cidrs", &object.spec.cidrs, &mut report);
     fact.retain(|net| {
         let is_sane = net.prefix_len() >= SHORTEST_PREFIX;

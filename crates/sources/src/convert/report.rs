@@ -2,12 +2,12 @@
 
 use std::fmt::Display;
 
-use ferry_model::Skipped;
+use ferry_model::{ObjectRef, ServiceName, Skipped};
 
 use super::Converted;
 use super::text::check_name;
 use crate::bounded::{self, excerpt};
-use crate::objects::Meta;
+use crate::objects::{Meta, Shape};
 
 /// One object with a thousand bad endpoints is one problem, not a thousand.
 const MAX_PARTS: usize = 16;
@@ -15,24 +15,28 @@ const MAX_PARTS: usize = 16;
 const MAX_NAME: usize = 80;
 
 pub(super) struct Report {
-    object: String,
+    object: ObjectRef,
     skipped: Vec<Skipped>,
     more: usize,
 }
 
 impl Report {
-    pub(super) fn new(kind: &str, meta: &Meta) -> Self {
-        let name = if meta.namespace.is_empty() {
-            excerpt(&meta.name, MAX_NAME).to_owned()
-        } else {
-            format!(
-                "{}/{}",
-                excerpt(&meta.namespace, MAX_NAME),
-                excerpt(&meta.name, MAX_NAME)
-            )
+    pub(super) fn new(shape: Shape, meta: &Meta) -> Self {
+        let shown = |text: &str| excerpt(text, MAX_NAME).escape_default().to_string();
+        let (namespace, name) = (shown(&meta.namespace), shown(&meta.name));
+        let object = match shape {
+            Shape::Service => ObjectRef::Service(ServiceName::new(&namespace, &name)),
+            Shape::EndpointSlice | Shape::Endpoints => ObjectRef::Other {
+                kind: shape.kind(),
+                name: format!("{namespace}/{name}"),
+            },
+            Shape::Node | Shape::ServiceCidr => ObjectRef::Other {
+                kind: shape.kind(),
+                name,
+            },
         };
         Report {
-            object: format!("{kind} {}", name.escape_default()),
+            object,
             skipped: Vec::new(),
             more: 0,
         }
@@ -45,7 +49,8 @@ impl Report {
             return;
         }
         self.skipped.push(Skipped {
-            object: bounded::reason(&format!("{}: {field}", self.object)),
+            object: self.object.clone(),
+            part: Some(bounded::reason(&field.to_string())),
             reason: bounded::reason(&reason.into()),
         });
     }
@@ -67,6 +72,7 @@ impl Report {
             let reason = format!("{} more parts are not served either", self.more);
             self.skipped.push(Skipped {
                 object: self.object,
+                part: None,
                 reason,
             });
         }

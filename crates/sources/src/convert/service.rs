@@ -13,7 +13,7 @@ use super::report::Report;
 use super::text::{check_port_name, port_number, protocol};
 use super::{Converted, Interner};
 use crate::bounded::quote;
-use crate::objects::{self, Meta, ServiceSpec};
+use crate::objects::{self, Meta, ServiceSpec, Shape};
 
 /// What the API server fills in, and what is used where an object bypassed it.
 const DEFAULT_AFFINITY: Duration = Duration::from_secs(10_800);
@@ -21,7 +21,7 @@ const MAX_AFFINITY: i64 = 86_400;
 
 /// A Service as a fact; `None` for one that has nothing to serve (headless, ExternalName, without address).
 pub fn service(object: &objects::Service, interner: &Interner) -> Converted<Option<Service>> {
-    let mut report = Report::new("Service", &object.metadata);
+    let mut report = Report::new(Shape::Service, &object.metadata);
     let fact = convert(object, interner, &mut report);
     report.finish(fact)
 }

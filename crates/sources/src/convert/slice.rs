@@ -12,11 +12,11 @@ use super::report::Report;
 use super::text::{check_name, check_port_name, port_number, protocol};
 use super::{Converted, Interner};
 use crate::bounded::quote;
-use crate::objects::{self, EndpointPort, Hint, Meta};
+use crate::objects::{self, EndpointPort, Hint, Meta, Shape};
 
 /// An EndpointSlice as a fact; `None` where it belongs to no service or holds no IP addresses.
 pub fn slice(object: &objects::EndpointSlice, interner: &Interner) -> Converted<Option<EndpointSlice>> {
-    let mut report = Report::new("EndpointSlice", &object.metadata);
+    let mut report = Report::new(Shape::EndpointSlice, &object.metadata);
     let fact = convert(object, interner, &mut report);
     report.finish(fact)
 }
@@ -162,7 +162,7 @@ fn ports<'a>(
 
 /// An Endpoints object as slices, one per subset and family that has addresses.
 pub fn endpoints(object: &objects::Endpoints, interner: &Interner) -> Converted<Vec<EndpointSlice>> {
-    let mut report = Report::new("Endpoints", &object.metadata);
+    let mut report = Report::new(Shape::Endpoints, &object.metadata);
     let mut slices = Vec::new();
     if report.check_names(&object.metadata).is_some() {
         for index in 0..object.subsets.len() {

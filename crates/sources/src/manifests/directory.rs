@@ -10,7 +10,6 @@ use ferry_model::{Event, ServiceName, Skipped};
 
 use super::read::{Broken, Format, read};
 use crate::assemble::{Change, Kind, Mailbox, ObjectId};
-use crate::bounded;
 use crate::convert::Interner;
 
 const MAX_FILE: u64 = 256 << 20;
@@ -135,7 +134,8 @@ impl Directory {
             let mut change = self.readable(change.clone());
             if let Some(earlier) = homes.insert(change.id.clone(), path) {
                 change.skipped.push(Skipped {
-                    object: bounded::reason(&change.id.to_string()),
+                    object: (&change.id).into(),
+                    part: None,
                     reason: format!("is in {} too; this one from {} holds", name(earlier), name(path)),
                 });
             }

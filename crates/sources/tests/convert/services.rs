@@ -231,7 +231,13 @@ fn external_ips() {
     let fields: Vec<_> = converted
         .skipped
         .iter()
-        .map(|skipped| skipped.object.clone())
+        .map(|skipped| {
+            format!(
+                "{}: {}",
+                skipped.object,
+                skipped.part.as_deref().unwrap_or_default()
+            )
+        })
         .collect();
     assert_eq!(
         fields,

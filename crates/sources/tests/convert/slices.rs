@@ -123,7 +123,10 @@ fn bad_parts_of_slices_do_not_spoil_good_ones() {
     let fields: Vec<_> = converted
         .skipped
         .iter()
-        .map(|s| s.object.trim_start_matches("EndpointSlice ns/svc-1: ").to_owned())
+        .map(|skipped| {
+            assert_eq!(skipped.object.to_string(), "EndpointSlice ns/svc-1");
+            skipped.part.clone().unwrap_or_default()
+        })
         .collect();
     let mut expected: Vec<String> = (0..6)
         .map(|index| format!("endpoints[{index}].addresses"))
