@@ -1,6 +1,12 @@
 //! The relay without a file to spare: clients wait, none is lost, nobody runs in circles, and a successor that comes
 //! then gets every socket. Its own harness, since the limit on open files is one of the process.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    dead_code
+)]
 
 #[path = "userspace/fixture.rs"]
 mod fixture;

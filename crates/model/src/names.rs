@@ -209,9 +209,10 @@ pub struct PortName {
 
 impl fmt::Display for PortName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.port.is_empty() {
-            true => write!(f, "{}", self.service),
-            false => write!(f, "{}:{}", self.service, self.port),
+        if self.port.is_empty() {
+            write!(f, "{}", self.service)
+        } else {
+            write!(f, "{}:{}", self.service, self.port)
         }
     }
 }

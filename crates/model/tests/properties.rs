@@ -74,13 +74,16 @@ fn any_slice() -> impl Strategy<Value = Event> {
 
 fn any_node() -> impl Strategy<Value = Event> {
     let zone = proptest::option::of(prop_oneof![Just("a"), Just("b")]);
-    (zone, any::<bool>()).prop_map(|(zone, host_event)| match host_event {
-        true => set_host(host(if zone.is_some() {
-            &["192.168.0.2", "127.0.0.1"]
+    (zone, any::<bool>()).prop_map(|(zone, host_event)| {
+        if host_event {
+            set_host(host(if zone.is_some() {
+                &["192.168.0.2", "127.0.0.1"]
+            } else {
+                &["192.168.0.2"]
+            }))
         } else {
-            &["192.168.0.2"]
-        })),
-        false => set_node(node(zone)),
+            set_node(node(zone))
+        }
     })
 }
 

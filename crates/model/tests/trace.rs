@@ -147,15 +147,17 @@ fn source_ranges() {
     });
 }
 
+/// An endpoint here and one elsewhere.
+fn pods(service: &str, byte: u8) -> Event {
+    let endpoints = vec![
+        endpoint(&format!("10.180.0.{byte}"), "r L"),
+        endpoint(&format!("10.180.1.{byte}"), "r"),
+    ];
+    add_slice(slice(service, "x", endpoints))
+}
+
 #[test]
 fn traffic_policies_and_masquerading() {
-    let pods = |service: &str, byte: u8| {
-        let endpoints = vec![
-            endpoint(&format!("10.180.0.{byte}"), "r L"),
-            endpoint(&format!("10.180.1.{byte}"), "r"),
-        ];
-        add_slice(slice(service, "x", endpoints))
-    };
     let plain = load_balancer("ns/svc1", "172.30.0.41", "1.2.3.4", 3001);
     let mut external_local = load_balancer("ns/svc2", "172.30.0.42", "5.6.7.8", 3002);
     external_local.external_policy = TrafficPolicy::Local;
@@ -220,9 +222,12 @@ fn traffic_policies_and_masquerading() {
         rows.iter().map(change).collect()
     };
     let masquerade_all = |rows: &[Row<'static>]| -> Vec<Row<'static>> {
-        let change = |(from, to, expected): &Row<'static>| match to.starts_with("172.30.") {
-            true => (*from, *to, format!("{} m", expected.trim_end_matches(" m"))),
-            false => (*from, *to, expected.clone()),
+        let change = |(from, to, expected): &Row<'static>| {
+            if to.starts_with("172.30.") {
+                (*from, *to, format!("{} m", expected.trim_end_matches(" m")))
+            } else {
+                (*from, *to, expected.clone())
+            }
         };
         rows.iter().map(change).collect()
     };

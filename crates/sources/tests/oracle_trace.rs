@@ -244,13 +244,12 @@ fn difference(planner: &Planner, probe: &Value, from: &str, recorded: &Value) ->
                 .collect();
             // A few tries need not meet every endpoint; many do.
             let tries = probe["count"].as_u64().unwrap_or(1) as usize;
-            match tries >= 8 * targets.len() {
-                true => result == "ok" && backends == names("backends") && sources == names("sources"),
-                false => {
-                    result == "ok"
-                        && names("backends").is_subset(&backends)
-                        && names("sources").is_subset(&sources)
-                }
+            if tries >= 8 * targets.len() {
+                result == "ok" && backends == names("backends") && sources == names("sources")
+            } else {
+                result == "ok"
+                    && names("backends").is_subset(&backends)
+                    && names("sources").is_subset(&sources)
             }
         }
     };

@@ -118,9 +118,10 @@ pub(super) fn render_node(context: &Context<'_>) -> NodeRules {
     );
     let mut forward = Vec::new();
     if !tcp_liberal {
-        let counter = match count_invalid {
-            true => format!("-m nfacct --nfacct-name {COUNTER_INVALID} "),
-            false => String::new(),
+        let counter = if count_invalid {
+            format!("-m nfacct --nfacct-name {COUNTER_INVALID} ")
+        } else {
+            String::new()
         };
         forward.push(format!("-m conntrack --ctstate INVALID {counter}-j DROP"));
     }

@@ -42,9 +42,10 @@ impl Addresses {
     fn sort(all: &[Address], family: Family) -> Self {
         let mut sorted = Self::default();
         for held in all.iter().filter(|held| Family::of(held.address) == family) {
-            match held.interface == DEVICE {
-                true => sorted.ours.insert(held.address),
-                false => is_reachable(held.address) && sorted.elsewhere.insert(held.address),
+            if held.interface == DEVICE {
+                sorted.ours.insert(held.address)
+            } else {
+                is_reachable(held.address) && sorted.elsewhere.insert(held.address)
             };
         }
         sorted

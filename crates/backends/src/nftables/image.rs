@@ -116,9 +116,10 @@ pub(super) fn observe(client: &mut Client, family: Family) -> Result<Observed, E
         }
     }
     for decl in info.sets {
-        let elements = match decl.dynamic {
-            true => Some(HashMap::new()), // rules fill it
-            false => elements(client, family, &decl)?,
+        let elements = if decl.dynamic {
+            Some(HashMap::new())
+        } else {
+            elements(client, family, &decl)?
         };
         let Some(elements) = elements else {
             return Ok(Observed::Foreign);

@@ -120,9 +120,10 @@ fn losing_one_endpoint_moves_only_its_clients() {
     balancer.update(&pools(&[1, 3]), STICKY);
     for (who, had) in before {
         let has = pick(&balancer, who, now).unwrap();
-        match had == endpoint(2) {
-            true => assert_ne!(has, endpoint(2)),
-            false => assert_eq!(has, had),
+        if had == endpoint(2) {
+            assert_ne!(has, endpoint(2))
+        } else {
+            assert_eq!(has, had)
         }
     }
     balancer.update(&pools(&[7]), STICKY);

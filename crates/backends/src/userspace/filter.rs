@@ -196,9 +196,12 @@ mod tests {
 
     fn address(v6: bool) -> impl Strategy<Value = IpAddr> {
         // Few different bits, so that networks and addresses meet.
-        (0u8..4, 0u8..4).prop_map(move |(high, low)| match v6 {
-            false => IpAddr::from([10, high, 0, low]),
-            true => IpAddr::from([0xfd00, u16::from(high), 0, 0, 0, 0, 0, u16::from(low)]),
+        (0u8..4, 0u8..4).prop_map(move |(high, low)| {
+            if !v6 {
+                IpAddr::from([10, high, 0, low])
+            } else {
+                IpAddr::from([0xfd00, u16::from(high), 0, 0, 0, 0, 0, u16::from(low)])
+            }
         })
     }
 

@@ -1,5 +1,10 @@
 //! The iptables mode on the real kernel, with the programs of both flavours, in namespaces of its own.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods
+)]
 
 mod node;
 

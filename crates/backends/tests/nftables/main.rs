@@ -1,5 +1,5 @@
 //! The nftables backend against the real kernel, each test in a network namespace of its own.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod listing;
 mod packets;

@@ -115,23 +115,24 @@ impl Changes {
     }
 
     fn endpoints(&mut self) -> Event {
-        let pods = match self.0.random_bool(0.7) {
-            true => [
+        let pods = if self.0.random_bool(0.7) {
+            [
                 "10.244.1.1",
                 "10.244.1.2",
                 "10.244.1.3",
                 "10.244.2.1",
                 "10.244.2.2",
                 "10.244.2.3",
-            ],
-            false => [
+            ]
+        } else {
+            [
                 "fd00:244:0:1::1",
                 "fd00:244:0:1::2",
                 "fd00:244:0:1::3",
                 "fd00:244:0:2::1",
                 "fd00:244:0:2::2",
                 "fd00:244:0:2::3",
-            ],
+            ]
         };
         let addresses = self.some(0.4, &pods);
         let name = self.name();

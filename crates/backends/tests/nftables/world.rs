@@ -106,34 +106,36 @@ pub(crate) fn endpoints(name: &str, addresses: &[&str]) -> Event {
 
 /// A world with every kind of service, in both families.
 pub(crate) fn rich() -> Vec<Event> {
-    let local = TrafficPolicy::Local;
-    let node_port = |service: Service, port: u16| {
-        let ports = service
-            .ports
-            .iter()
-            .cloned()
-            .map(|p| ServicePort {
-                node_port: Some(port),
-                ..p
-            })
-            .collect();
-        Service {
-            kind: ServiceType::NodePort,
-            ports,
-            ..service
-        }
-    };
-    let lb = |service: Service, address: &str| Service {
+    [inside(), node_ports(), load_balancers(), policies(), ipv6()].concat()
+}
+
+fn node_port(service: Service, port: u16) -> Service {
+    let ports = service.ports.iter().cloned().map(|p| ServicePort {
+        node_port: Some(port),
+        ..p
+    });
+    Service {
+        kind: ServiceType::NodePort,
+        ports: ports.collect(),
+        ..service
+    }
+}
+
+fn load_balancer(service: Service, address: &str) -> Service {
+    Service {
         kind: ServiceType::LoadBalancer,
         load_balancer_ips: ips(&[address]),
         ..service
-    };
-    let ports = |list: &[(&str, Protocol, u16)]| -> Vec<ServicePort> {
-        list.iter()
-            .map(|(name, protocol, port)| ServicePort::new(*name, *protocol, *port))
-            .collect()
-    };
-    let long = "x".repeat(63);
+    }
+}
+
+fn ports(list: &[(&str, Protocol, u16)]) -> Vec<ServicePort> {
+    list.iter()
+        .map(|(name, protocol, port)| ServicePort::new(*name, *protocol, *port))
+        .collect()
+}
+
+fn inside() -> Vec<Event> {
     vec![
         set(service("plain", "10.96.0.1")),
         endpoints("plain", &["10.244.1.2", "10.244.1.3", "10.244.2.2"]),
@@ -154,6 +156,12 @@ pub(crate) fn rich() -> Vec<Event> {
             ],
             &ips(&["10.244.1.2", "10.244.2.2"]),
         ),
+    ]
+}
+
+fn node_ports() -> Vec<Event> {
+    let local = TrafficPolicy::Local;
+    vec![
         set(node_port(service("np", "10.96.0.3"), 30003)),
         endpoints("np", &["10.244.1.2", "10.244.2.2"]),
         set(node_port(
@@ -172,7 +180,13 @@ pub(crate) fn rich() -> Vec<Event> {
             30005,
         )),
         endpoints("np-away", &["10.244.2.2"]),
-        set(lb(
+    ]
+}
+
+fn load_balancers() -> Vec<Event> {
+    let local = TrafficPolicy::Local;
+    vec![
+        set(load_balancer(
             Service {
                 source_ranges: nets(&["192.0.2.0/24", "198.51.100.7/32", "192.0.2.128/25", "0.0.0.0/1"]),
                 ..service("lb", "10.96.0.6")
@@ -180,7 +194,7 @@ pub(crate) fn rich() -> Vec<Event> {
             "203.0.113.6",
         )),
         endpoints("lb", &["10.244.1.2"]),
-        set(lb(
+        set(load_balancer(
             Service {
                 source_ranges: nets(&["240.0.0.0/4"]),
                 external_policy: local,
@@ -190,6 +204,14 @@ pub(crate) fn rich() -> Vec<Event> {
             "203.0.113.7",
         )),
         endpoints("lb-sticky", &["10.244.1.2", "10.244.2.2"]),
+    ]
+}
+
+/// Policies, affinity, names of the greatest length, and no endpoint at all.
+fn policies() -> Vec<Event> {
+    let local = TrafficPolicy::Local;
+    let long = "x".repeat(63);
+    vec![
         set(Service {
             external_ips: ips(&["203.0.113.8"]),
             ..service("empty", "10.96.0.8")
@@ -215,6 +237,12 @@ pub(crate) fn rich() -> Vec<Event> {
             ..service(&long, "10.96.0.12")
         }),
         endpoints_of(&long, &[(&long, Protocol::Tcp)], &ips(&["10.244.2.2"])),
+    ]
+}
+
+fn ipv6() -> Vec<Event> {
+    let local = TrafficPolicy::Local;
+    vec![
         set(Service {
             external_ips: ips(&["2001:db8:1::5"]),
             affinity: Some(Duration::from_secs(60)),
@@ -222,7 +250,7 @@ pub(crate) fn rich() -> Vec<Event> {
         }),
         endpoints("six", &["fd00:244:0:1::2", "fd00:244:0:2::2"]),
         set(node_port(
-            lb(
+            load_balancer(
                 Service {
                     source_ranges: nets(&["2001:db8::/32", "ffff::/16"]),
                     external_policy: local,

@@ -18,9 +18,10 @@ fn told(listener: TcpListener) {
         let ip = |at: usize| IpAddr::from([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let known = &header[..16] == b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c";
-        let text = match known {
-            true => format!("{}:{} to {}:{}", ip(16), port(24), ip(20), port(26)),
-            false => format!("{header:?}"),
+        let text = if known {
+            format!("{}:{} to {}:{}", ip(16), port(24), ip(20), port(26))
+        } else {
+            format!("{header:?}")
         };
         stream.write_all(text.as_bytes()).unwrap();
     }

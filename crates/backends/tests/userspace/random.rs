@@ -101,9 +101,10 @@ fn converges(seed: u64) {
     for _ in 0..STEPS {
         for _ in 0..random.random_range(1..3) {
             let number = random.random_range(1..=SERVICES);
-            match random.random_bool(0.2) {
-                true => world.delete(&format!("s{number}")),
-                false => world.set(&random_service(&mut random, number, &endpoints)),
+            if random.random_bool(0.2) {
+                world.delete(&format!("s{number}"))
+            } else {
+                world.set(&random_service(&mut random, number, &endpoints))
             }
         }
         world.apply();

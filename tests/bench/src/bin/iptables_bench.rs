@@ -79,9 +79,10 @@ fn backend(flavour: Flavour) -> Iptables {
 
 fn apply(backend: &mut Iptables, planner: &Planner) -> Result<()> {
     let applied = backend.apply(planner.plan(), Family::V4)?;
-    match applied.warnings.is_empty() {
-        true => Ok(()),
-        false => Err(applied.warnings.join("; ").into()),
+    if applied.warnings.is_empty() {
+        Ok(())
+    } else {
+        Err(applied.warnings.join("; ").into())
     }
 }
 
@@ -135,9 +136,10 @@ fn service(at: usize) -> Event {
 /// The endpoints of a service; each `generation` has another last one.
 fn slice(at: usize, endpoints: usize, generation: usize) -> Event {
     let endpoint = |number: usize| {
-        let address = match number + 1 == endpoints {
-            true => address(Ipv4Addr::new(10, 200, 0, 1), at + generation * 65_536),
-            false => address(Ipv4Addr::new(10, 128, 0, 1), at * endpoints + number),
+        let address = if number + 1 == endpoints {
+            address(Ipv4Addr::new(10, 200, 0, 1), at + generation * 65_536)
+        } else {
+            address(Ipv4Addr::new(10, 128, 0, 1), at * endpoints + number)
         };
         SliceEndpoint::ready(address, Some("node-b".into()))
     };

@@ -133,9 +133,10 @@ impl Tables {
                 .map(|(_, rest)| rest.split(' ').next().unwrap().to_owned())
         };
         let mut open = Vec::new();
-        rules.iter().all(|rule| match rule.contains("nfacct") {
-            true => !open.contains(&port(rule)),
-            false => {
+        rules.iter().all(|rule| {
+            if rule.contains("nfacct") {
+                !open.contains(&port(rule))
+            } else {
                 open.push(port(rule));
                 true
             }
@@ -167,9 +168,10 @@ fn command(table: &mut BTreeMap<String, Vec<String>>, line: &str) -> Result<(), 
     if verb == "-X" {
         let referred = table.values().flatten().any(|rule| target(rule) == Some(chain));
         let empty = table.get(chain).is_some_and(Vec::is_empty);
-        return match empty && !referred {
-            true => table.remove(chain).map(drop).ok_or_else(|| "gone".to_owned()),
-            false => Err(format!("empty: {empty}, referred to: {referred}")),
+        return if empty && !referred {
+            table.remove(chain).map(drop).ok_or_else(|| "gone".to_owned())
+        } else {
+            Err(format!("empty: {empty}, referred to: {referred}"))
         };
     }
     let rules = table.get_mut(chain).ok_or("no such chain")?;

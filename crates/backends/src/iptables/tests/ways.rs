@@ -180,9 +180,11 @@ proptest! {
         }
         for (at, foreign) in damage {
             let (table, chain) = at.get(&rules);
-            match foreign && chain.starts_with("KUBE-") {
-                true => tables.chain_mut(*table, chain).insert(0, "-s 10.9.9.9 -j RETURN".into()),
-                false => drop(tables.chain_mut(*table, chain).pop()),
+            let rules = tables.chain_mut(*table, chain);
+            if foreign && chain.starts_with("KUBE-") {
+                rules.insert(0, "-s 10.9.9.9 -j RETURN".into());
+            } else {
+                rules.pop();
             }
         }
         tables.chain_mut(Table::Filter, "KUBE-FIREWALL").retain(|rule| !rule.contains("10.9.9.9"));

@@ -184,9 +184,10 @@ impl State {
                 .service(name)
                 .map(|service| unsupported(service, family))
                 .unwrap_or_default();
-            match what.is_empty() {
-                true => state.unsupported.remove(name),
-                false => state.unsupported.insert(name.clone(), what),
+            if what.is_empty() {
+                state.unsupported.remove(name)
+            } else {
+                state.unsupported.insert(name.clone(), what)
             };
         }
         for (name, rules) in &wanted {
@@ -210,9 +211,10 @@ impl State {
             let was_settled = !state.unsettled.contains_key(&name);
             grow(&mut state.services, &name, rules, was_settled, &mut means);
             applied.added += means.opened;
-            match means.warnings.is_empty() {
-                true => state.unsettled.remove(&name),
-                false => state.unsettled.insert(name, means.warnings),
+            if means.warnings.is_empty() {
+                state.unsettled.remove(&name)
+            } else {
+                state.unsettled.insert(name, means.warnings)
             };
         }
     }
