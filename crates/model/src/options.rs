@@ -81,12 +81,19 @@ pub struct Policy {
 }
 
 impl Policy {
-    pub fn nftables(localhost_node_ports: bool) -> Self {
-        let localhost = if localhost_node_ports {
-            LocalhostNodePorts::Always
-        } else {
-            LocalhostNodePorts::Never
-        };
+    /// The same, but node ports are not answered on loopback addresses.
+    #[must_use]
+    pub fn without_localhost_node_ports(self) -> Self {
+        Policy {
+            localhost_node_ports: PerFamily {
+                v4: LocalhostNodePorts::Never,
+                v6: LocalhostNodePorts::Never,
+            },
+            ..self
+        }
+    }
+
+    pub fn nftables() -> Self {
         Policy {
             reject_unknown_ports: true,
             drop_unallocated: true,
@@ -100,13 +107,13 @@ impl Policy {
             remote_hairpins: false,
             relays: false,
             localhost_node_ports: PerFamily {
-                v4: localhost,
-                v6: localhost,
+                v4: LocalhostNodePorts::Always,
+                v6: LocalhostNodePorts::Always,
             },
         }
     }
 
-    pub fn iptables(localhost_node_ports: bool) -> Self {
+    pub fn iptables() -> Self {
         Policy {
             reject_unknown_ports: false,
             drop_unallocated: false,
@@ -120,11 +127,7 @@ impl Policy {
             remote_hairpins: true,
             relays: false,
             localhost_node_ports: PerFamily {
-                v4: if localhost_node_ports {
-                    LocalhostNodePorts::IfAddressed
-                } else {
-                    LocalhostNodePorts::Never
-                },
+                v4: LocalhostNodePorts::IfAddressed,
                 v6: LocalhostNodePorts::Never,
             },
         }
@@ -156,7 +159,7 @@ impl Policy {
                 v4: LocalhostNodePorts::Always,
                 v6: LocalhostNodePorts::Always,
             },
-            ..Policy::iptables(true)
+            ..Policy::iptables()
         }
     }
 }

@@ -380,7 +380,7 @@ fn every_case_of_the_table() {
             .endpoints
             .iter()
             .map(|(byte, words)| endpoint(&format!("10.1.2.{byte}"), words));
-        let mut options = options(Policy::nftables(false));
+        let mut options = options(Policy::nftables().without_localhost_node_ports());
         options.node_name = case.node.into();
         let slice = slice("ns/svc", "x", endpoints.collect());
         let planner = planned(
@@ -422,7 +422,7 @@ fn endpoints_sort_by_their_text() {
         add(service("ns/svc", "172.30.0.1")),
         add_slice(slice("ns/svc", "x", endpoints.into())),
     ];
-    let planner = planned(options(Policy::nftables(false)), events);
+    let planner = planned(options(Policy::nftables().without_localhost_node_ports()), events);
     let port = &planner.plan().service(&name("ns/svc")).unwrap().ports[0];
     assert_eq!(
         addresses(port.pool(Scope::Cluster).iter()),
@@ -451,7 +451,7 @@ fn slices_merge_and_the_living_beat_the_terminating() {
         add_slice(first),
         add_slice(second),
     ];
-    let planner = planned(options(Policy::nftables(false)), events);
+    let planner = planned(options(Policy::nftables().without_localhost_node_ports()), events);
     let port = &planner.plan().service(&name("ns/svc")).unwrap().ports[0];
     assert_eq!(
         addresses(port.pool(Scope::Cluster).iter()),
@@ -472,7 +472,7 @@ fn a_named_port_may_differ_between_slices() {
         add_slice(slice("ns/svc", "a", vec![endpoint("10.0.0.1", "r")])),
         add_slice(other),
     ];
-    let planner = planned(options(Policy::nftables(false)), events);
+    let planner = planned(options(Policy::nftables().without_localhost_node_ports()), events);
     let port = &planner.plan().service(&name("ns/svc")).unwrap().ports[0];
     assert_eq!(
         addresses(port.pool(Scope::Cluster).iter()),
@@ -501,7 +501,10 @@ fn a_pod_with_two_ports_is_one_local_endpoint_to_the_health_check() {
         protocol: Protocol::Tcp,
         port: 8443,
     });
-    let planner = planned(options(Policy::nftables(false)), [add(svc), add_slice(pods)]);
+    let planner = planned(
+        options(Policy::nftables().without_localhost_node_ports()),
+        [add(svc), add_slice(pods)],
+    );
     let health = planner
         .plan()
         .service(&name("ns/svc"))

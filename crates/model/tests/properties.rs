@@ -96,8 +96,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 fn policies() -> impl Strategy<Value = Policy> {
     prop_oneof![
-        Just(Policy::iptables(true)),
-        Just(Policy::nftables(false)),
+        Just(Policy::iptables()),
+        Just(Policy::nftables().without_localhost_node_ports()),
         Just(Policy::ipvs()),
         Just(Policy::userspace())
     ]

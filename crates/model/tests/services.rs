@@ -32,7 +32,10 @@ fn each_family_gets_its_own_addresses() {
     svc.external_ips = vec![ip("1.2.3.4"), ip("2001:db8::4")];
     svc.load_balancer_ips = vec![ip("5.6.7.8"), ip("2001:db8::8")];
     svc.source_ranges = vec![net("203.0.113.0/24"), net("2001:db8:1::/48")];
-    let planner = planned(options(Policy::nftables(false)), [add(svc)]);
+    let planner = planned(
+        options(Policy::nftables().without_localhost_node_ports()),
+        [add(svc)],
+    );
     let ports = &planner.plan().service(&name("ns/dual")).unwrap().ports;
     let v6 = ports.iter().find(|port| port.family == Family::V6).unwrap();
     assert_eq!(ports.len(), 2);
@@ -52,7 +55,10 @@ fn a_range_of_everyone_lifts_the_restriction_of_its_family_only() {
     svc.cluster_ips.push(ip("fd00:172::1"));
     svc.load_balancer_ips = vec![ip("5.6.7.8"), ip("2001:db8::8")];
     svc.source_ranges = vec![net("203.0.113.0/24"), net("0.0.0.0/0"), net("2001:db8:1::/48")];
-    let planner = planned(options(Policy::nftables(false)), [add(svc)]);
+    let planner = planned(
+        options(Policy::nftables().without_localhost_node_ports()),
+        [add(svc)],
+    );
     let ports = &planner.plan().service(&name("ns/lb")).unwrap().ports;
     let guarded = |port: &PortPlan| port.frontends.iter().any(|frontend| frontend.allowed.is_some());
     assert_eq!(ports.iter().map(guarded).collect::<Vec<_>>(), [false, true]);
@@ -62,7 +68,7 @@ fn a_range_of_everyone_lifts_the_restriction_of_its_family_only() {
 fn the_gate_hides_external_ips_but_the_service_stays_external() {
     let mut svc = service("ns/ext", "172.30.0.1");
     svc.external_ips = vec![ip("1.2.3.4")];
-    let mut options = options(Policy::iptables(true));
+    let mut options = options(Policy::iptables());
     options.allow_external_ips = false;
     let planner = planned(options, [add(svc)]);
     let port = port_of(&planner, "ns/ext");
@@ -74,7 +80,7 @@ fn the_gate_hides_external_ips_but_the_service_stays_external() {
 fn the_last_of_two_ports_with_one_name_counts() {
     let mut svc = service("ns/svc", "172.30.0.1");
     svc.ports.push(port("http", 8080));
-    let planner = planned(options(Policy::iptables(true)), [add(svc)]);
+    let planner = planned(options(Policy::iptables()), [add(svc)]);
     let ports = &planner.plan().service(&name("ns/svc")).unwrap().ports;
     assert_eq!(ports.iter().map(|port| port.port).collect::<Vec<_>>(), [8080]);
 }
@@ -86,10 +92,7 @@ fn a_contested_address_goes_to_the_lowest_name_and_back() {
         svc.external_ips = vec![ip("1.2.3.4")];
         svc
     };
-    let mut planner = planned(
-        options(Policy::iptables(true)),
-        [add(claim("ns/b", "172.30.0.2"))],
-    );
+    let mut planner = planned(options(Policy::iptables()), [add(claim("ns/b", "172.30.0.2"))]);
     assert_eq!(external_ips(&planner, "ns/b"), [ip("1.2.3.4")]);
 
     let update = planner.update([add(claim("ns/a", "172.30.0.1"))]);
@@ -123,7 +126,10 @@ fn nobody_takes_a_cluster_ip_by_an_external_ip() {
     thief.external_ips = vec![ip("172.30.0.10"), ip("1.2.3.4")];
     thief.load_balancer_ips = vec![ip("172.30.0.10")];
     for events in [[dns.clone(), thief.clone()], [thief, dns]] {
-        let planner = planned(options(Policy::nftables(false)), events.map(add));
+        let planner = planned(
+            options(Policy::nftables().without_localhost_node_ports()),
+            events.map(add),
+        );
         assert_eq!(
             frontends(port_of(&planner, "kube-system/kube-dns")),
             ["cluster IP 172.30.0.10:80"]
@@ -164,7 +170,7 @@ fn the_kind_of_claim_decides_then_age_then_name() {
     ];
     let key = FrontendKey::Address(ip("1.2.3.4"), 80, Protocol::Tcp);
     let mut planner = planned(
-        options(Policy::nftables(false)),
+        options(Policy::nftables().without_localhost_node_ports()),
         claims.iter().rev().cloned().map(add),
     );
     for (place, winner) in claims.iter().enumerate() {
@@ -191,7 +197,7 @@ fn only_the_contested_frontend_is_lost() {
         svc
     };
     let events = [add(rich("ns/a", 30001)), add(rich("ns/b", 30002))];
-    let mut planner = planned(options(Policy::iptables(false)), events);
+    let mut planner = planned(options(Policy::iptables().without_localhost_node_ports()), events);
     assert_eq!(
         frontends(port_of(&planner, "ns/b")),
         ["external IP 1.2.3.2:80", "node port node port 30002"]
@@ -210,7 +216,10 @@ fn two_ports_of_a_service_with_one_number_are_told_apart_by_name() {
     let mut svc = service("ns/svc", "172.30.0.1");
     svc.ports = vec![port("b", 80), port("a", 80)];
     svc.ports[0].node_port = Some(30001);
-    let planner = planned(options(Policy::iptables(false)), [add(svc)]);
+    let planner = planned(
+        options(Policy::iptables().without_localhost_node_ports()),
+        [add(svc)],
+    );
     let ports = &planner.plan().service(&name("ns/svc")).unwrap().ports;
     assert_eq!(frontends(&ports[0]), ["cluster IP 172.30.0.1:80"]);
     assert_eq!(frontends(&ports[1]), ["node port node port 30001"]);
@@ -233,7 +242,10 @@ fn vast(ports: u16, addresses: u32, first: u32) -> Service {
 
 #[test]
 fn a_service_cannot_ask_for_any_number_of_frontends() {
-    let planner = planned(options(Policy::nftables(false)), [add(vast(11, 10_000, 0))]);
+    let planner = planned(
+        options(Policy::nftables().without_localhost_node_ports()),
+        [add(vast(11, 10_000, 0))],
+    );
     let ports = &planner.plan().service(&name("ns/vast")).unwrap().ports;
     let all: usize = ports.iter().map(|port| port.frontends.len()).sum();
     assert_eq!((ports.len(), all), (11, 100_011), "every port has its cluster IP");
@@ -249,7 +261,10 @@ fn a_service_cannot_ask_for_any_number_of_frontends() {
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the time it takes is what is tested")]
 fn settling_is_not_quadratic() {
-    let mut planner = planned(options(Policy::nftables(false)), [add(vast(300, 300, 0))]);
+    let mut planner = planned(
+        options(Policy::nftables().without_localhost_node_ports()),
+        [add(vast(300, 300, 0))],
+    );
     let begin = std::time::Instant::now();
     let update = planner.update([add(vast(300, 300, 1))]);
     let took = begin.elapsed();
@@ -260,7 +275,10 @@ fn settling_is_not_quadratic() {
 #[test]
 fn an_event_plans_its_own_service_and_no_other() {
     let services = (1..=100).map(|n| add(service(&format!("ns/s{n}"), &format!("172.30.0.{n}"))));
-    let mut planner = planned(options(Policy::nftables(false)), services);
+    let mut planner = planned(
+        options(Policy::nftables().without_localhost_node_ports()),
+        services,
+    );
     let before = planner.plan().revision();
     let others: Vec<_> = planner.plan().services().cloned().collect();
     let update = planner.update([add_slice(slice("ns/s7", "x", vec![endpoint("10.0.0.1", "r")]))]);
@@ -289,7 +307,7 @@ fn a_relabelled_slice_moves_to_its_new_service() {
         add(service("ns/b", "172.30.0.2")),
         add_slice(slice("ns/a", "x", vec![endpoint("10.0.0.1", "r")])),
     ];
-    let mut planner = planned(options(Policy::nftables(false)), events);
+    let mut planner = planned(options(Policy::nftables().without_localhost_node_ports()), events);
     let mut moved = slice("ns/a", "x", vec![endpoint("10.0.0.1", "r")]);
     moved.service = name("ns/b");
     planner.update([add_slice(moved)]);
@@ -332,7 +350,7 @@ fn node_port_addresses() {
         "2001:db8::1",
     ]);
     for (addresses, v4, v6, localhost) in cases {
-        let mut options = options(Policy::iptables(true));
+        let mut options = options(Policy::iptables());
         options.node_port_addresses = addresses
             .iter()
             .map(|text| {
@@ -355,7 +373,7 @@ fn node_port_addresses() {
 #[test]
 fn the_local_detectors() {
     let with = |detect_local| {
-        let mut options = options(Policy::nftables(false));
+        let mut options = options(Policy::nftables().without_localhost_node_ports());
         options.detect_local = detect_local;
         let mut node = node(None);
         node.pod_cidrs = vec![net("10.1.0.0/24"), net("10.2.0.0/24")];
@@ -393,7 +411,7 @@ fn the_tally_follows_the_changes() {
     let mut local = service("ns/local", "172.30.0.1");
     local.internal_policy = TrafficPolicy::Local;
     let mut planner = planned(
-        options(Policy::nftables(false)),
+        options(Policy::nftables().without_localhost_node_ports()),
         [
             add(local),
             add_slice(slice("ns/local", "x", vec![endpoint("10.0.0.1", "r")])),
@@ -427,7 +445,7 @@ fn service_networks_count_once_whoever_names_them() {
         )
     };
     let mut planner = planned(
-        options(Policy::nftables(false)),
+        options(Policy::nftables().without_localhost_node_ports()),
         [
             cidr("a", Some(&["10.96.0.0/12", "fd00::/112"])),
             cidr("b", Some(&["10.96.0.0/12"])),

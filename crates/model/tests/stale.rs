@@ -39,7 +39,7 @@ fn node_port() -> FrontendKey {
 
 /// The flows that go when `change` happens after `before`.
 fn after(before: Vec<Event>, change: Event) -> Vec<StaleFlows> {
-    let mut planner = planned(options(Policy::nftables(false)), before);
+    let mut planner = planned(options(Policy::nftables().without_localhost_node_ports()), before);
     let update = planner.update([change]);
     update
         .replaced
@@ -138,7 +138,7 @@ fn all_flows_judged_at_once() {
             endpoint("10.0.0.3", "x"),
         ]),
     ];
-    let planner = planned(options(Policy::nftables(false)), events);
+    let planner = planned(options(Policy::nftables().without_localhost_node_ports()), events);
     let frontends = UdpFrontends::of(planner.plan(), Family::V4);
     let stale = |destination: &str, responder: &str| {
         frontends.is_stale(&UdpFlow {
@@ -175,7 +175,10 @@ fn a_service_without_endpoints_has_no_flows_to_keep() {
         destination: "172.30.0.10:53".parse().unwrap(),
         responder: responder.parse().unwrap(),
     };
-    let planner = planned(options(Policy::nftables(false)), [add(dns())]);
+    let planner = planned(
+        options(Policy::nftables().without_localhost_node_ports()),
+        [add(dns())],
+    );
     let frontends = UdpFrontends::of(planner.plan(), Family::V4);
     assert!(frontends.is_stale(&flow("10.0.0.1:5353")), "judged at the start");
 

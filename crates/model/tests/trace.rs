@@ -70,7 +70,7 @@ fn load_balancer(text: &str, cluster_ip: &str, lb_ip: &str, node_port: u16) -> S
 }
 
 fn both_modes(options_of: impl Fn(Policy) -> PlanOptions, events: &[Event], tests: impl Fn(&Planner)) {
-    for policy in [Policy::iptables(true), Policy::nftables(true)] {
+    for policy in [Policy::iptables(), Policy::nftables()] {
         tests(&planned(
             options_of(policy),
             at_node().into_iter().chain(events.iter().cloned()),
@@ -104,8 +104,11 @@ fn the_node_s_own_traffic_to_an_empty_service_differs_by_mode() {
             .into_iter()
             .chain([add(load_balancer("ns/svc", "172.30.0.41", "1.2.3.4", 3001))])
     };
-    let iptables = planned(options(Policy::iptables(true)), events());
-    let nftables = planned(options(Policy::nftables(false)), events());
+    let iptables = planned(options(Policy::iptables()), events());
+    let nftables = planned(
+        options(Policy::nftables().without_localhost_node_ports()),
+        events(),
+    );
     check(
         &iptables,
         &[
@@ -286,8 +289,8 @@ fn a_client_that_meets_itself_on_another_node_is_masqueraded_by_iptables_only() 
         ])
     };
     let modes = [
-        (Policy::iptables(true), "10.180.1.1 m"),
-        (Policy::nftables(false), "10.180.1.1"),
+        (Policy::iptables(), "10.180.1.1 m"),
+        (Policy::nftables().without_localhost_node_ports(), "10.180.1.1"),
         (Policy::ipvs(), "10.180.1.1"),
         // The relay comes between them anyway.
         (Policy::userspace(), "10.180.1.1 m"),
@@ -331,7 +334,7 @@ fn the_node_s_own_address_is_refused_where_other_external_addresses_are_not() {
     let mut svc = service("ns/svc", "172.30.0.41");
     svc.external_ips = vec![ip("1.2.3.4"), ip("192.168.99.11")];
     let mut planner = planned(
-        options(Policy::iptables(true)),
+        options(Policy::iptables()),
         at_node().into_iter().chain([add(svc)]),
     );
     let table = [(NODE, "1.2.3.4:80", "host"), (NODE, "192.168.99.11:80", "reject")];
@@ -350,8 +353,11 @@ fn wrong_ports_and_unallocated_addresses() {
             .into_iter()
             .chain([cidr, add(service("ns/svc", "172.30.0.41"))])
     };
-    let nftables = planned(options(Policy::nftables(false)), events());
-    let iptables = planned(options(Policy::iptables(true)), events());
+    let nftables = planned(
+        options(Policy::nftables().without_localhost_node_ports()),
+        events(),
+    );
+    let iptables = planned(options(Policy::iptables()), events());
     check(
         &nftables,
         &[
@@ -393,7 +399,7 @@ fn local_policies_without_local_endpoints_drop() {
 
 #[test]
 fn node_ports_answer_only_where_told() {
-    let mut options = options(Policy::nftables(false));
+    let mut options = options(Policy::nftables().without_localhost_node_ports());
     options.node_port_addresses = vec![NodePortAddress::Primary];
     let events = [
         add(load_balancer("ns/svc", "172.30.0.41", "1.2.3.4", 3001)),
@@ -412,7 +418,7 @@ fn node_ports_answer_only_where_told() {
 
 #[test]
 fn node_ports_stay_where_they_were_when_the_node_s_addresses_vanish() {
-    let mut options = options(Policy::nftables(false));
+    let mut options = options(Policy::nftables().without_localhost_node_ports());
     options.node_port_addresses = vec![NodePortAddress::Primary];
     options.detect_local = DetectLocal::NodeCidrs;
     let mut known = node(None);
@@ -453,8 +459,11 @@ fn an_external_ip_that_is_a_load_balancer_ip_too_is_guarded_by_nftables_only() {
             .into_iter()
             .chain([add(svc.clone()), add_slice(pods.clone())])
     };
-    let nftables = planned(options(Policy::nftables(false)), events());
-    let iptables = planned(options(Policy::iptables(true)), events());
+    let nftables = planned(
+        options(Policy::nftables().without_localhost_node_ports()),
+        events(),
+    );
+    let iptables = planned(options(Policy::iptables()), events());
     check(
         &nftables,
         &[

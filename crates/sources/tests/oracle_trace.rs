@@ -313,12 +313,16 @@ fn check_mode(mode: &str, policy: Policy, node_ports: &[NodePortAddress]) {
 
 #[test]
 fn nftables_mode_as_recorded() {
-    check_mode("nftables", Policy::nftables(false), &[NodePortAddress::Primary]);
+    check_mode(
+        "nftables",
+        Policy::nftables().without_localhost_node_ports(),
+        &[NodePortAddress::Primary],
+    );
 }
 
 #[test]
 fn iptables_mode_as_recorded() {
-    check_mode("iptables", Policy::iptables(true), &[]);
+    check_mode("iptables", Policy::iptables(), &[]);
 }
 
 #[test]

@@ -40,11 +40,17 @@ fn one(mode: &str, services: u32, endpoints: u32, changes: u32) -> Result<Vec<St
     let (policy, mut backend): (Policy, Box<dyn Backend>) = match mode {
         "nftables" => {
             let backend = nftables::Nftables::open(nftables::Options::default(), alarm)?;
-            (Policy::nftables(false), Box::new(backend))
+            (
+                Policy::nftables().without_localhost_node_ports(),
+                Box::new(backend),
+            )
         }
         "iptables" => {
             let backend = iptables::Iptables::open(iptables::Options::default(), alarm);
-            (Policy::iptables(false), Box::new(backend))
+            (
+                Policy::iptables().without_localhost_node_ports(),
+                Box::new(backend),
+            )
         }
         _ => bail!("{mode} cannot be timed alone"),
     };

@@ -30,7 +30,7 @@ pub(crate) fn bench(services: u32, endpoints: u32) -> Result<Table> {
 }
 
 fn one(services: u32, endpoints: u32) -> Result<Vec<String>> {
-    let mut planner = facts::planner(Policy::nftables(false))?;
+    let mut planner = facts::planner(Policy::nftables().without_localhost_node_ports())?;
     let memory = Region::new(crate::ALLOCATOR);
     let words = Words::default();
     let events = words.cluster(services, endpoints);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use ferry_lab::netns::{Answer, Probe, Proto};
-use ferry_lab::patience;
+use ferry_lab::{at_most, patience};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -271,7 +271,7 @@ pub fn flush(mode: Mode) -> Result<()> {
     let flushed = Instant::now();
     settle(&stage, &Answer::Ok).context("after the flush")?;
     std::thread::sleep(Duration::from_millis(300));
-    let limit = patience(Duration::from_secs(1));
+    let limit = at_most(Duration::from_secs(1));
     for (name, shots) in stop(traffic)? {
         let last_failure = shots
             .iter()

@@ -51,9 +51,9 @@ impl std::fmt::Display for Answers {
     }
 }
 
-fn ask(service: SocketAddr, patience: Duration) -> std::io::Result<String> {
-    let mut connection = TcpStream::connect_timeout(&service, patience)?;
-    connection.set_read_timeout(Some(patience))?;
+fn ask(service: SocketAddr, timeout: Duration) -> std::io::Result<String> {
+    let mut connection = TcpStream::connect_timeout(&service, timeout)?;
+    connection.set_read_timeout(Some(timeout))?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer)?;
     Ok(answer)

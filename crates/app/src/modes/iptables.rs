@@ -14,7 +14,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "iptables",
     section: Section::Iptables,
-    policy: |settings| Policy::iptables(settings.iptables.localhost_node_ports),
+    policy,
     open: |settings, alarm| Ok(Box::new(Iptables::open(options(settings), alarm))),
     clean_up: |settings, keep| Iptables::open(options(settings), silent()).cleanup_beside(keep),
     listing: |settings, plan, family| listing(plan, family, &options(settings)),
@@ -51,6 +51,15 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     announcement: None,
     demo: Some(Demo { sabotage: None }),
 };
+
+fn policy(settings: &Settings) -> Policy {
+    let policy = Policy::iptables();
+    if settings.iptables.localhost_node_ports {
+        policy
+    } else {
+        policy.without_localhost_node_ports()
+    }
+}
 
 fn options(settings: &Settings) -> Options {
     Options {

@@ -17,7 +17,7 @@ const SKIP_KERNEL_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "nftables",
     section: Section::Nftables,
-    policy: |settings| Policy::nftables(settings.nftables.localhost_node_ports),
+    policy,
     open: |settings, alarm| Ok(Box::new(Nftables::open(options(settings), alarm)?)),
     clean_up: |_, _| Nftables::open(Options::default(), silent())?.cleanup(),
     listing: |settings, plan, family| listing(plan, family, &options(settings)),
@@ -46,6 +46,15 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         }),
     }),
 };
+
+fn policy(settings: &Settings) -> Policy {
+    let policy = Policy::nftables();
+    if settings.nftables.localhost_node_ports {
+        policy
+    } else {
+        policy.without_localhost_node_ports()
+    }
+}
 
 fn options(settings: &Settings) -> Options {
     Options {

@@ -309,10 +309,12 @@ impl Loop {
         self.parts.metrics.sync_duration.observe_duration(&labels, took);
         self.parts.metrics.sync_phase.observe_duration(&["apply"], took);
         self.parts.board.change(|notice| notice.syncing = None);
-        let succeeded = outcome.is_ok();
         let after_success = self.pacers.get(family).failures() == 0 && self.served.contains(&family);
         let pacer = self.pacers.get_mut(family);
-        pacer.ran(Instant::now(), succeeded);
+        match outcome {
+            Ok(_) => pacer.succeeded(Instant::now()),
+            Err(_) => pacer.failed(Instant::now()),
+        }
         if let Some(due) = self.parts.backend.next_due() {
             pacer.no_later_than(Instant::now() + due);
         }

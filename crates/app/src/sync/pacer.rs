@@ -72,18 +72,20 @@ impl Pacer {
         self.failures
     }
 
-    /// A sync has ended.
-    pub fn ran(&mut self, now: Instant, succeeded: bool) {
+    pub fn succeeded(&mut self, now: Instant) {
+        self.failures = 0;
+        self.ended(now, self.rhythm.period);
+    }
+
+    pub fn failed(&mut self, now: Instant) {
+        self.failures += 1;
+        let doubled = FIRST_RETRY.saturating_mul(1 << (self.failures - 1).min(20));
+        self.ended(now, doubled.min(self.rhythm.retry).min(self.rhythm.period));
+    }
+
+    fn ended(&mut self, now: Instant, pause: Duration) {
         self.requested = false;
         self.not_before = now + self.rhythm.min;
-        let pause = if succeeded {
-            self.failures = 0;
-            self.rhythm.period
-        } else {
-            self.failures += 1;
-            let doubled = FIRST_RETRY.saturating_mul(1 << (self.failures - 1).min(20));
-            doubled.min(self.rhythm.retry).min(self.rhythm.period)
-        };
         self.next = now + pause.max(self.rhythm.min);
     }
 }
@@ -109,14 +111,14 @@ mod tests {
         assert!(!pacer.due(start));
         pacer.request();
         assert!(pacer.due(start));
-        pacer.ran(start + seconds(5), true);
+        pacer.succeeded(start + seconds(5));
         assert!(!pacer.due(start + seconds(5)));
         pacer.request();
         pacer.request();
         assert!(pacer.held_back(start + seconds(6)));
         assert_eq!(pacer.wake_at(), start + seconds(7), "counted from the end");
         assert!(pacer.due(start + seconds(7)));
-        pacer.ran(start + seconds(7), true);
+        pacer.succeeded(start + seconds(7));
         assert!(!pacer.due(start + seconds(100)), "requests coalesce");
     }
 
@@ -125,7 +127,7 @@ mod tests {
         let start = Instant::now();
         let mut pacer = Pacer::new(RHYTHM, start);
         assert_eq!(pacer.wake_at(), start + seconds(3600));
-        pacer.ran(start + seconds(10), true);
+        pacer.succeeded(start + seconds(10));
         assert_eq!(pacer.wake_at(), start + seconds(3610));
         pacer.no_later_than(start + seconds(60));
         pacer.no_later_than(start + seconds(90));
@@ -140,7 +142,7 @@ mod tests {
         let mut pacer = Pacer::new(RHYTHM, start);
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            pacer.ran(start, false);
+            pacer.failed(start);
             pauses.push((pacer.wake_at() - start).as_secs());
         }
         assert_eq!(pauses, [2, 2, 4, 8, 16, 30, 30, 30]);
@@ -150,9 +152,9 @@ mod tests {
             start + seconds(2),
             "a change does not wait for the retry"
         );
-        pacer.ran(start, true);
+        pacer.succeeded(start);
         assert_eq!(pacer.wake_at(), start + seconds(3600));
-        pacer.ran(start, false);
+        pacer.failed(start);
         assert_eq!(pacer.wake_at(), start + seconds(2), "counted anew");
     }
 
@@ -166,7 +168,7 @@ mod tests {
             },
             start,
         );
-        pacer.ran(start, true);
+        pacer.succeeded(start);
         pacer.request();
         assert!(pacer.due(start));
     }

@@ -259,7 +259,7 @@ impl Drop for Bench {
 pub(super) fn options() -> PlanOptions {
     PlanOptions {
         node_name: "node-1".into(),
-        policy: Policy::nftables(false),
+        policy: Policy::nftables().without_localhost_node_ports(),
         masquerade_all: false,
         detect_local: DetectLocal::ClusterCidrs(Vec::new()),
         node_port_addresses: Vec::new(),

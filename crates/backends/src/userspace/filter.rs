@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use ferry_model::{Action, Actions};
+use ferry_model::{Action, Actions, Family};
 use ipnet::IpNet;
 use socket2::SockFilter;
 
@@ -28,8 +28,8 @@ type Instruction = (u16, u8, u8, u32);
 
 /// The filter for the listening socket of a family; none if everyone may come, or if the rule is too long for the
 /// kernel: then those who may not are turned away later.
-pub(crate) fn program(access: &Access, v6: bool) -> Option<Vec<SockFilter>> {
-    let code = instructions(access, v6)?;
+pub(crate) fn program(access: &Access, family: Family) -> Option<Vec<SockFilter>> {
+    let code = instructions(access, family)?;
     Some(
         code.into_iter()
             .map(|(code, jt, jf, k)| SockFilter::new(code, jt, jf, k))
@@ -37,7 +37,7 @@ pub(crate) fn program(access: &Access, v6: bool) -> Option<Vec<SockFilter>> {
     )
 }
 
-fn instructions(access: &Access, v6: bool) -> Option<Vec<Instruction>> {
+fn instructions(access: &Access, family: Family) -> Option<Vec<Instruction>> {
     let ignores_strangers = access.actions.others == Action::Drop;
     if access.uniform() == Some(Action::Drop) {
         return Some(vec![(RETURN, 0, 0, 0)]);
@@ -45,7 +45,7 @@ fn instructions(access: &Access, v6: bool) -> Option<Vec<Instruction>> {
     if access.allowed.is_none() && !ignores_strangers {
         return None;
     }
-    let header = Header { v6 };
+    let header = Header { family };
     let mut code = Vec::new();
     if let Some(allowed) = &access.allowed {
         let tests = allowed.networks().map(|net| header.test(&net)).collect();
@@ -63,16 +63,23 @@ fn loopback_v4() -> IpNet {
 }
 
 struct Header {
-    v6: bool,
+    family: Family,
 }
 
 impl Header {
+    fn per_family(&self, v4: u32, v6: u32) -> u32 {
+        match self.family {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        }
+    }
+
     fn words(&self) -> u32 {
-        if self.v6 { 4 } else { 1 }
+        self.per_family(1, 4)
     }
 
     fn source(&self, word: u32) -> u32 {
-        NETWORK_HEADER + if self.v6 { 8 } else { 12 } + 4 * word
+        NETWORK_HEADER + self.per_family(12, 8) + 4 * word
     }
 
     fn destination(&self, word: u32) -> u32 {
@@ -81,11 +88,13 @@ impl Header {
 
     /// Instructions that fall through if the source is in the network, and leave by the last jump if not.
     fn test(&self, net: &IpNet) -> Vec<(Instruction, bool)> {
-        let (address, mask) = match (net, self.v6) {
-            (IpNet::V4(net), false) => (vec![u32::from(net.network())], vec![u32::from(net.netmask())]),
-            (IpNet::V6(net), true) => (words(u128::from(net.network())), words(u128::from(net.netmask()))),
+        let (address, mask) = match (net, self.family) {
+            (IpNet::V4(net), Family::V4) => (vec![u32::from(net.network())], vec![u32::from(net.netmask())]),
+            (IpNet::V6(net), Family::V6) => {
+                (words(u128::from(net.network())), words(u128::from(net.netmask())))
+            }
             // A network of the other family holds no client of this one.
-            (IpNet::V4(_), true) | (IpNet::V6(_), false) => return vec![((JUMP, 0, 0, 0), true)],
+            (IpNet::V4(_), Family::V6) | (IpNet::V6(_), Family::V4) => return vec![((JUMP, 0, 0, 0), true)],
         };
         let mut code = Vec::new();
         for (word, (address, mask)) in address.into_iter().zip(mask).enumerate() {
@@ -102,10 +111,9 @@ impl Header {
     fn tests_of_home(&self, actions: &Actions, home: &Home) -> Vec<Vec<(Instruction, bool)>> {
         let mut tests = Vec::new();
         if actions.node != Action::Drop {
-            let loopback: IpNet = if self.v6 {
-                IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1]).into()
-            } else {
-                loopback_v4()
+            let loopback: IpNet = match self.family {
+                Family::V4 => loopback_v4(),
+                Family::V6 => IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1]).into(),
             };
             let nets = home.node.iter().copied().map(IpNet::from).chain([loopback]);
             tests.extend(nets.map(|net| self.test(&net)));
@@ -194,21 +202,21 @@ mod tests {
         }
     }
 
-    fn address(v6: bool) -> impl Strategy<Value = IpAddr> {
+    fn address(family: Family) -> impl Strategy<Value = IpAddr> {
         // Few different bits, so that networks and addresses meet.
-        (0u8..4, 0u8..4).prop_map(move |(high, low)| {
-            if !v6 {
-                IpAddr::from([10, high, 0, low])
-            } else {
-                IpAddr::from([0xfd00, u16::from(high), 0, 0, 0, 0, 0, u16::from(low)])
-            }
+        (0u8..4, 0u8..4).prop_map(move |(high, low)| match family {
+            Family::V4 => IpAddr::from([10, high, 0, low]),
+            Family::V6 => IpAddr::from([0xfd00, u16::from(high), 0, 0, 0, 0, 0, u16::from(low)]),
         })
     }
 
-    fn net(v6: bool) -> impl Strategy<Value = IpNet> {
-        let longest = if v6 { 128 } else { 32 };
+    fn net(family: Family) -> impl Strategy<Value = IpNet> {
+        let longest = match family {
+            Family::V4 => 32,
+            Family::V6 => 128,
+        };
         let lengths = prop_oneof![Just(0), Just(8), Just(14), Just(16), Just(30), Just(longest)];
-        (address(v6), lengths).prop_map(|(ip, length)| IpNet::new(ip, length).unwrap().trunc())
+        (address(family), lengths).prop_map(|(ip, length)| IpNet::new(ip, length).unwrap().trunc())
     }
 
     const fn forward(scope: Scope) -> Action {
@@ -218,15 +226,15 @@ mod tests {
         }
     }
 
-    fn access(v6: bool) -> impl Strategy<Value = Access> {
+    fn access(family: Family) -> impl Strategy<Value = Access> {
         let others = prop_oneof![Just(Action::Drop), Just(forward(Scope::Local))];
         let homes = (
-            prop::collection::btree_set(address(v6), 0..3),
-            prop::option::of(net(v6)),
+            prop::collection::btree_set(address(family), 0..3),
+            prop::option::of(net(family)),
         )
             .prop_map(|(node, pods)| Arc::new(Home { node, pods }));
-        let ranges = prop::collection::vec(prop_oneof![net(v6), net(!v6)], 1..4);
-        let own_addresses = prop::collection::vec(address(v6), 0..2);
+        let ranges = prop::collection::vec(prop_oneof![net(Family::V4), net(Family::V6)], 1..4);
+        let own_addresses = prop::collection::vec(address(family), 0..2);
         let allowed = (ranges, own_addresses).prop_map(|(ranges, own_addresses)| {
             Arc::new(Allowed {
                 ranges,
@@ -247,25 +255,25 @@ mod tests {
         })
     }
 
-    fn check(access: &Access, v6: bool, source: IpAddr, destination: IpAddr) {
+    fn check(access: &Access, family: Family, source: IpAddr, destination: IpAddr) {
         let wanted = access.action(source, || Some(destination)) != Action::Drop;
-        let seen = instructions(access, v6).is_none_or(|code| passes(&code, source, destination));
+        let seen = instructions(access, family).is_none_or(|code| passes(&code, source, destination));
         assert_eq!(seen, wanted, "{access:?}\n{source} -> {destination}");
     }
 
     proptest! {
         #[test]
         fn the_filter_agrees_with_the_rule(
-            access in access(false), source in address(false), destination in address(false),
+            access in access(Family::V4), source in address(Family::V4), destination in address(Family::V4),
         ) {
-            check(&access, false, source, destination);
-            check(&access, false, IpAddr::from([127, 0, 0, 1]), destination);
+            check(&access, Family::V4, source, destination);
+            check(&access, Family::V4, IpAddr::from([127, 0, 0, 1]), destination);
         }
 
         #[test]
-        fn in_either_family(access in access(true), source in address(true), destination in address(true)) {
-            check(&access, true, source, destination);
-            check(&access, true, IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1]), destination);
+        fn in_either_family(access in access(Family::V6), source in address(Family::V6), destination in address(Family::V6)) {
+            check(&access, Family::V6, source, destination);
+            check(&access, Family::V6, IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1]), destination);
         }
     }
 
@@ -282,7 +290,7 @@ mod tests {
                 own_addresses: Vec::new(),
             })),
         };
-        assert!(instructions(&access, false).is_none());
+        assert!(instructions(&access, Family::V4).is_none());
     }
 
     /// Node ports on loopback: the node itself only, whoever else has the address of a pod.
@@ -305,7 +313,7 @@ mod tests {
             IpAddr::from([10, 1, 1, 1]),
             IpAddr::from([192, 0, 2, 1]),
         ] {
-            check(&access, false, source, loopback);
+            check(&access, Family::V4, source, loopback);
         }
     }
 }

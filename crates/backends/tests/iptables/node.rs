@@ -195,7 +195,7 @@ fn planner() -> Planner {
     let cidrs = ["10.0.0.0/8", "fd00:10::/32"].map(|cidr| cidr.parse().unwrap());
     let mut planner = Planner::new(PlanOptions {
         node_name: "node-a".into(),
-        policy: Policy::iptables(true),
+        policy: Policy::iptables(),
         masquerade_all: false,
         detect_local: DetectLocal::ClusterCidrs(cidrs.into()),
         node_port_addresses: vec![],

@@ -17,9 +17,9 @@ const LOCAL_POD: [&str; 2] = ["10.244.1.2", "fd00:10:244:1::2"];
 const REMOTE_POD: [&str; 2] = ["10.244.2.2", "fd00:10:244:2::2"];
 
 /// A planner that knows the lab's network.
-fn planner(localhost: bool) -> Planner {
+fn planner(policy: Policy) -> Planner {
     let mut planner = Planner::new(PlanOptions {
-        policy: Policy::nftables(localhost),
+        policy,
         detect_local: DetectLocal::ClusterCidrs(world::nets(&["10.244.0.0/16", "fd00:10:244::/48"])),
         ..world::options()
     });
@@ -87,7 +87,7 @@ fn node_ports_answer_on_localhost_where_asked_for() {
     network
         .listen("node", Proto::Udp, "127.0.0.1:7777".parse().unwrap())
         .unwrap();
-    let mut planner = planner(true);
+    let mut planner = planner(Policy::nftables());
     planner.update(node_port_service());
     let mut backend = open(&network);
     apply(&network, &mut backend, &planner);
@@ -154,7 +154,7 @@ fn node_ports_answer_on_localhost_where_asked_for() {
 #[test]
 fn node_ports_do_not_answer_on_localhost_by_themselves() {
     let network = Network::up().unwrap();
-    let mut planner = planner(false);
+    let mut planner = planner(Policy::nftables().without_localhost_node_ports());
     planner.update(node_port_service());
     apply(&network, &mut open(&network), &planner);
     let probes = ["127.0.0.1", "::1"].map(|address| probe("node", address, 30001, Proto::Tcp));
@@ -172,7 +172,7 @@ fn node_ports_do_not_answer_on_localhost_by_themselves() {
 #[test]
 fn clients_stick_to_their_endpoint_until_it_goes() {
     let network = Network::up().unwrap();
-    let mut planner = planner(false);
+    let mut planner = planner(Policy::nftables().without_localhost_node_ports());
     let sticky = |seconds| {
         let mut service = world::service("sticky", "10.96.0.1");
         service.cluster_ips = world::ips(&["10.96.0.1", "fd00:96::1"]);

@@ -12,7 +12,7 @@ pub(crate) const NODE: &str = "node";
 pub(crate) fn options() -> PlanOptions {
     PlanOptions {
         node_name: NODE.into(),
-        policy: Policy::nftables(false),
+        policy: Policy::nftables().without_localhost_node_ports(),
         masquerade_all: false,
         detect_local: DetectLocal::ClusterCidrs(nets(&["10.244.0.0/16", "fd00:244::/48"])),
         node_port_addresses: vec![],

@@ -35,7 +35,7 @@ fn bench(flavour: Flavour, services: usize, endpoints: usize) -> Result<()> {
     println!("iptables-{flavour}, {services} services with {endpoints} endpoints");
     let mut planner = Planner::new(PlanOptions {
         node_name: "node-a".into(),
-        policy: Policy::iptables(true),
+        policy: Policy::iptables(),
         masquerade_all: false,
         detect_local: DetectLocal::ClusterCidrs(vec!["10.128.0.0/9".parse()?]),
         node_port_addresses: vec![],

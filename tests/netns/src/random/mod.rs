@@ -74,11 +74,17 @@ fn backend(mode: Mode, record: &Path) -> Result<(Policy, Box<dyn Backend>)> {
     Ok(match mode {
         Mode::Nftables => {
             let backend = nftables::Nftables::open(nftables::Options::default(), alarm)?;
-            (Policy::nftables(false), Box::new(backend))
+            (
+                Policy::nftables().without_localhost_node_ports(),
+                Box::new(backend),
+            )
         }
         Mode::Iptables => {
             let backend = iptables::Iptables::open(iptables::Options::default(), alarm);
-            (Policy::iptables(false), Box::new(backend))
+            (
+                Policy::iptables().without_localhost_node_ports(),
+                Box::new(backend),
+            )
         }
         Mode::Ipvs => {
             let options = ipvs::Options {

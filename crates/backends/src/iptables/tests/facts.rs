@@ -12,7 +12,7 @@ pub(super) fn ip(text: &str) -> IpAddr {
 pub(super) fn options() -> PlanOptions {
     PlanOptions {
         node_name: "node-a".into(),
-        policy: Policy::iptables(true),
+        policy: Policy::iptables(),
         masquerade_all: false,
         detect_local: DetectLocal::ClusterCidrs(vec![
             "10.0.0.0/8".parse().unwrap(),

@@ -309,7 +309,7 @@ fn the_nodes_own_rules() {
 #[test]
 fn without_localhost_node_ports_loopback_is_left_alone() {
     let planner = Planner::new(PlanOptions {
-        policy: Policy::iptables(false),
+        policy: Policy::iptables().without_localhost_node_ports(),
         ..options()
     });
     let node = render_node(&context(planner.plan(), Family::V4));

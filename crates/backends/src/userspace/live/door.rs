@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ferry_model::{Action, Protocol};
+use ferry_model::{Action, Family, Protocol};
 use socket2::{SockRef, Type};
 
 use crate::relay::{
@@ -136,7 +136,7 @@ impl LiveDoor {
 
     /// Puts the rule's filter on the socket.
     fn guard(&self, listening: &Listening) -> io::Result<()> {
-        let filter = filter::program(&self.rule.access, self.local.is_ipv6());
+        let filter = filter::program(&self.rule.access, Family::of(self.local.ip()));
         set_filter(listening.as_fd(), filter.as_deref())
     }
 
