@@ -110,8 +110,8 @@ pub(crate) fn netns(args: &NetnsArgs) -> Result<()> {
 
 /// `--workspace` so that dependencies are built with the same features as for all other tests.
 fn packets(rest: &[String]) -> Result<()> {
-    let command = ["test", "--workspace", "--test", "packets", "--", PACKET_THREADS];
-    shell::run(shell::cargo().args(command).args(rest))
+    let tests = ["test", "--workspace", "--test", "packets", "--test", "situations"];
+    shell::run(shell::cargo().args(tests).args(["--", PACKET_THREADS]).args(rest))
 }
 
 /// Tools, and the engine of the virtual machine, unless that is left out.

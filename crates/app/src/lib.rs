@@ -10,6 +10,7 @@ pub mod config;
 pub mod daemon;
 pub mod demo;
 pub mod events;
+pub mod explain;
 pub mod gates;
 pub mod logging;
 pub mod metrics;

@@ -11,13 +11,15 @@ mod relay;
 pub mod userspace;
 
 mod error;
+mod inspection;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_model::{Family, Plan, PortName};
+use ferry_model::{Family, Plan, PortName, PortPlan};
 
 pub use error::{Error, Retry, Step};
+pub use inspection::{Check, Inspection, Presence};
 
 /// A mode's way into the kernel. Owned by one plain thread.
 pub trait Backend: Send {
@@ -37,6 +39,9 @@ pub trait Backend: Send {
     fn traffic(&mut self) -> Result<Vec<Traffic>, Error> {
         Ok(Vec::new())
     }
+
+    /// What the kernel holds for a service port, read back now: what is needed for it, and no more.
+    fn inspect(&mut self, plan: &Plan, port: &PortPlan) -> Result<Inspection, Error>;
 
     /// Lines for people: where traffic gets in if that is not obvious, what is draining, and the like.
     fn notes(&self) -> Vec<String> {

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use ferry_host::route::{Change, Error, Monitor, Route};
+use ferry_host::route::{Change, Error, Monitor, Neighbour, Route};
 
 fn in_namespace(body: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
@@ -106,5 +106,21 @@ fn marked_addresses_are_told_from_others() {
         assert_eq!(route.marked_addresses(lo, 201).unwrap(), [] as [IpAddr; 0]);
         assert!(route.remove_address(lo, ours[0]).unwrap());
         assert_eq!(route.marked_addresses(lo, 200).unwrap(), ours[1..]);
+    });
+}
+
+#[test]
+fn the_way_to_an_address_is_the_kernels() {
+    in_namespace(|| {
+        let mut route = Route::open().unwrap();
+        let nowhere = route.way("203.0.113.1".parse().unwrap()).unwrap().unwrap_err();
+        assert_eq!(nowhere.raw_os_error(), Some(libc::ENETUNREACH));
+        let lo = loopback(&mut route);
+        let own: IpAddr = "10.96.0.1".parse().unwrap();
+        route.add_address(lo, own).unwrap();
+        let way = route.way(own).unwrap().unwrap();
+        assert!(way.local && way.gateway.is_none(), "{way:?}");
+        assert_eq!(way.interface, lo);
+        assert_eq!(route.neighbour(lo, own).unwrap(), Neighbour::Unknown);
     });
 }

@@ -3,6 +3,7 @@
 //! Facts about Services, EndpointSlices and the node go in, a [`Plan`] comes out, and [`trace`] says what the plan
 //! means for one packet. Everything here is a pure function of values: no IO, clock, logging or Kubernetes types.
 
+mod explain;
 mod facts;
 mod names;
 mod options;
@@ -11,6 +12,10 @@ mod snapshot;
 mod stale;
 mod trace;
 
+pub use explain::{
+    Asker, Because, Cause, EndpointFate, Explanation, Fate, Finding, HintsUnused, Place, PolicyField,
+    PortWanted, Question, Reason, Subject, Weight, explain,
+};
 pub use facts::{
     EndpointSlice, Hints, Host, Node, ObjectRef, Service, ServiceOptions, ServicePort, ServiceType, Skipped,
     SliceEndpoint, SlicePort, TrafficPolicy,

@@ -50,20 +50,14 @@ pub struct Target {
 }
 
 pub fn trace(plan: &Plan, packet: &Packet) -> Outcome {
-    let mut tracer = Tracer {
-        plan,
-        packet,
-        node: plan.node().family(Family::of(packet.destination)),
-        outcome: Outcome {
-            action: Action::NotOurs,
-            port: None,
-            targets: Vec::new(),
-            affinity: None,
-            steps: Vec::new(),
-        },
-    };
+    let mut tracer = Tracer::new(plan, packet);
     tracer.outcome.action = tracer.action();
     tracer.outcome
+}
+
+/// As what the sender of a packet counts at a frontend.
+pub(crate) fn client(plan: &Plan, packet: &Packet, frontend: &Frontend) -> Client {
+    Tracer::new(plan, packet).client(frontend)
 }
 
 struct Tracer<'a> {
@@ -74,6 +68,21 @@ struct Tracer<'a> {
 }
 
 impl<'a> Tracer<'a> {
+    fn new(plan: &'a Plan, packet: &'a Packet) -> Self {
+        Tracer {
+            plan,
+            packet,
+            node: plan.node().family(Family::of(packet.destination)),
+            outcome: Outcome {
+                action: Action::NotOurs,
+                port: None,
+                targets: Vec::new(),
+                affinity: None,
+                steps: Vec::new(),
+            },
+        }
+    }
+
     fn action(&mut self) -> Action {
         let Packet {
             destination,
@@ -323,7 +332,7 @@ impl<'a> Tracer<'a> {
 
 const RELAYED: &str = "this node relays it: the endpoint sees the node's address";
 
-fn article(kind: FrontendKind) -> String {
+pub(crate) fn article(kind: FrontendKind) -> String {
     match kind {
         FrontendKind::ClusterIp => format!("the {kind}"),
         FrontendKind::ExternalIp => format!("an {kind}"),

@@ -6,6 +6,7 @@
 //! the virtual machine runs ipvs. May touch namespaces that the lab made. Always holds: what a case started ends with
 //! it.
 
+pub mod explain;
 pub mod live;
 pub mod objects;
 mod proxy;

@@ -61,6 +61,24 @@ pub(super) static COMMANDS: &[Command] = &[
         run: commands::trace,
     },
     Command {
+        name: "explain",
+        summary: "say why a service is or is not reached, and what to do",
+        usage: "NAMESPACE/SERVICE[:PORT]|IP:PORT [flags]",
+        about: "Says why a service is or is not reached: each step of the decision with the object and field behind it,\n\
+                every endpoint and what keeps it in or out, then what the kernel of this node holds: rules, kernel\n\
+                parameters, routes, neighbours, tracked flows. Last a verdict and what to do about it.\n\
+                Exits with 0 if it is reachable, 1 if not, 2 if that cannot be told. Changes nothing.",
+        examples: &[
+            "ferry explain shop/web",
+            "ferry explain shop/web:http --from 10.244.1.5",
+            "ferry explain 192.0.2.10:30080 --from outside -o json",
+            "ferry explain shop/web --manifests ./services --hostname-override node-1",
+        ],
+        flags: &[flags::ASKER, flags::OUTPUT, flags::MODE, flags::SOCKET],
+        takes: Takes::DaemonFlags,
+        run: commands::explain,
+    },
+    Command {
         name: "status",
         summary: "ask the running daemon how it is doing",
         usage: "[flags]",

@@ -66,7 +66,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 /// An error with its causes; many say what caused them in their own words, which are not said again.
-fn one_line(error: &anyhow::Error) -> String {
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
     error
         .chain()
         .fold(String::new(), |line, cause| match cause.to_string() {

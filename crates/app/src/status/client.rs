@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::explain::{ExplainReport, ExplainRequest};
+
 use super::{PlanReport, Reply, Request, RulesReport, StatusReport, TraceReport, TraceRequest};
 
 /// How long the daemon may take to answer.
@@ -67,10 +69,18 @@ pub fn ask_trace(socket: &Path, request: TraceRequest) -> Result<TraceReport, As
     }
 }
 
+/// Asks why a service is or is not reached.
+pub fn ask_explain(socket: &Path, request: ExplainRequest) -> Result<ExplainReport, AskError> {
+    match ask(socket, &Request::Explain(request))? {
+        Reply::Explain(report) => Ok(*report),
+        other => Err(unexpected(other)),
+    }
+}
+
 fn unexpected(reply: Reply) -> AskError {
     match reply {
         Reply::Error(reason) => AskError::Refused(reason),
-        Reply::Status(_) | Reply::Plan(_) | Reply::Rules(_) | Reply::Trace(_) => {
+        Reply::Status(_) | Reply::Plan(_) | Reply::Rules(_) | Reply::Trace(_) | Reply::Explain(_) => {
             AskError::Refused("the daemon answered another question; is it of another version?".into())
         }
     }

@@ -10,15 +10,18 @@ mod server;
 mod table;
 mod trace;
 
-pub use client::{AskError, ask_plan, ask_rules, ask_status, ask_trace};
+pub use client::{AskError, ask_explain, ask_plan, ask_rules, ask_status, ask_trace};
 pub use plan::{AddressSource, EndpointReport, NodeReport, PlanReport, PortReport, ServiceReport};
 pub(crate) use report::problems;
 pub use report::{FamilyReport, StatusReport, StatusRow};
 pub use rules::{FamilyRules, RulesReport};
 pub use server::serve;
+pub(crate) use table::span;
 pub use trace::{TraceReport, TraceRequest};
 
 use serde::{Deserialize, Serialize};
+
+use crate::explain::{ExplainReport, ExplainRequest};
 
 /// What a client may ask.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +35,8 @@ pub(crate) enum Request {
     Rules,
     /// What becomes of one packet.
     Trace(TraceRequest),
+    /// Why a service is or is not reached.
+    Explain(ExplainRequest),
 }
 
 /// What it gets.
@@ -46,6 +51,8 @@ pub(crate) enum Reply {
     Rules(RulesReport),
     /// The decision.
     Trace(TraceReport),
+    /// The reasons.
+    Explain(Box<ExplainReport>),
     /// The question was not understood or cannot be answered now.
     Error(String),
 }

@@ -1,5 +1,6 @@
 //! The daemon's end of the socket.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream as BlockingStream;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ferry_backends::Backend;
-use ferry_model::Planner;
-use ferry_sources::Mailbox;
+use ferry_model::{Asker, Explanation, Family, Planner, PortName, Subject, explain};
+use ferry_sources::{Kind, Mailbox};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Handle;
@@ -18,9 +19,10 @@ use tokio::sync::oneshot;
 use super::report::{self, Facts, StatusReport, rows};
 use super::{AddressSource, PlanReport, Reply, Request, RulesReport, TraceReport};
 use crate::config::{Settings, Source};
+use crate::explain::{ExplainReport, ExplainRequest, Inspected, SourceState, interface_to, look};
 use crate::servers::connections::{Connections, Limits, Seat};
 use crate::servers::serve::ACCEPT_RETRY_INTERVAL;
-use crate::sync::{Board, Signal};
+use crate::sync::{Board, FamilyNotice, Signal};
 
 /// How long the loop may take to answer a question about rows, plan or packet.
 const LOOP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -208,6 +210,60 @@ impl Answerer {
                     .await;
                 report.map_or_else(busy, Reply::Trace)
             }
+            Request::Explain(request) => self.explain(request).await,
+        }
+    }
+
+    /// The plan and the rules are read by the loop, between two syncs; the rest of the kernel beside it.
+    async fn explain(&self, request: ExplainRequest) -> Reply {
+        let mut question = match request.question() {
+            Ok(question) => question,
+            Err(why) => return Reply::Error(why),
+        };
+        if let Asker::Address(address, interface) = &mut question.from {
+            *interface = interface_to(*address);
+        }
+        let subject = question.subject.clone();
+        let told = self
+            .ask(move |planner, backend| {
+                let explanation = explain(planner, &question);
+                let inspected = inspect(planner, backend, &explanation);
+                (explanation, inspected)
+            })
+            .await;
+        let Some((explanation, inspected)) = told else {
+            return busy();
+        };
+        let mut services: Vec<_> = explanation
+            .places
+            .iter()
+            .map(|place| place.port.service.clone())
+            .collect();
+        if let Subject::Service { name, .. } = subject {
+            services.push(name);
+        }
+        let more = self.source_state().findings(&services, SystemTime::now());
+        let mode = self.facts.mode;
+        let looked = tokio::task::spawn_blocking(move || {
+            let (kernel, mut findings) = look(&explanation, mode, inspected);
+            findings.extend(more);
+            ExplainReport::of(request, mode.as_str(), &explanation, Some(kernel), findings)
+        });
+        match looked.await {
+            Ok(report) => Reply::Explain(Box::new(report)),
+            Err(error) => Reply::Error(format!("the kernel could not be looked at: {error}")),
+        }
+    }
+
+    fn source_state(&self) -> SourceState {
+        let notice = self.board.read();
+        let failing = |(family, state): (&Family, &FamilyNotice)| Some((*family, state.error.clone()?));
+        SourceState {
+            source: self.facts.source.clone(),
+            problems: self.mailbox.problems(),
+            missing: self.mailbox.missing().into_iter().map(Kind::as_str).collect(),
+            skipped: self.mailbox.skipped(),
+            sync_errors: notice.families.iter().filter_map(failing).collect(),
         }
     }
 
@@ -248,6 +304,26 @@ impl Answerer {
         }));
         tokio::time::timeout(LOOP_TIMEOUT, told).await.ok()?.ok()
     }
+}
+
+/// What the kernel holds for each service port of an explanation.
+fn inspect(planner: &Planner, backend: &mut dyn Backend, explanation: &Explanation) -> Inspected {
+    let plan = planner.plan();
+    let ports: BTreeSet<(Family, &PortName)> = explanation
+        .places
+        .iter()
+        .map(|place| (place.key.family(), &place.port))
+        .collect();
+    let ports = ports.into_iter().filter_map(|(family, name)| {
+        let mut ports = plan.service(&name.service)?.ports(family);
+        ports.find(|port| port.name == *name)
+    });
+    ports
+        .map(|port| {
+            let found = backend.inspect(plan, port).map_err(|error| error.to_string());
+            (port.name.clone(), found)
+        })
+        .collect()
 }
 
 fn busy() -> Reply {

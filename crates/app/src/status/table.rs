@@ -79,7 +79,7 @@ fn list(f: &mut fmt::Formatter<'_>, head: &str, lines: &[String]) -> fmt::Result
 }
 
 /// A length of time as a person says it.
-fn span(seconds: f64) -> String {
+pub(crate) fn span(seconds: f64) -> String {
     let whole = seconds as u64;
     match whole {
         _ if seconds < 0.001 => format!("{:.0} us", seconds * 1e6),

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use ferry_backends::{Applied, Backend, Error, RefusedWrites, Repair, Retry, Step};
+use ferry_backends::{Applied, Backend, Error, Inspection, RefusedWrites, Repair, Retry, Step};
 use ferry_model::{
-    DetectLocal, EndpointSlice, Event as Fact, Family, Host, Plan, PlanOptions, Planner, Policy, Protocol,
-    Service, ServiceName, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort, TrafficPolicy,
-    UdpFrontends,
+    DetectLocal, EndpointSlice, Event as Fact, Family, Host, Plan, PlanOptions, Planner, Policy, PortPlan,
+    Protocol, Service, ServiceName, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort,
+    TrafficPolicy, UdpFrontends,
 };
 use ferry_sources::{Change, Kind, Mailbox, ObjectId};
 
@@ -59,6 +59,10 @@ impl Recording {
 }
 
 impl Backend for Recording {
+    fn inspect(&mut self, _plan: &Plan, _port: &PortPlan) -> Result<Inspection, Error> {
+        Ok(Inspection::default())
+    }
+
     fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error> {
         let services = plan.services().map(|service| service.name.to_string()).collect();
         self.calls.lock().unwrap().push(Call {

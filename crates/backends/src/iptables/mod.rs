@@ -9,6 +9,7 @@ mod cleanup;
 mod compare;
 mod diff;
 mod guard;
+mod inspect;
 mod names;
 mod ops;
 mod port;
@@ -27,9 +28,9 @@ use std::time::Duration;
 use ferry_host::iptables::{Flavour, Iptables as Tool, Saved, Writers, other_flavour};
 use ferry_host::nfacct::Nfacct;
 use ferry_host::sysctl::Sysctls;
-use ferry_model::{Family, PerFamily, Plan};
+use ferry_model::{Family, PerFamily, Plan, PortPlan};
 
-use crate::{Alarm, Applied, Backend, Error, RefusedWrites, Repair, Retry, Step, TableRules};
+use crate::{Alarm, Applied, Backend, Error, Inspection, RefusedWrites, Repair, Retry, Step, TableRules};
 use compare::{Difference, differences, from_observed};
 use diff::{Known, from_known, restoring};
 use guard::{Extent, ForeignChange, Guard};
@@ -300,6 +301,22 @@ impl Backend for Iptables {
 
     fn cleanup(&mut self) -> Result<(), Error> {
         self.cleanup_beside(|_, _| false)
+    }
+
+    fn inspect(&mut self, plan: &Plan, port: &PortPlan) -> Result<Inspection, Error> {
+        let tool = self.tool(port.family)?;
+        let known = self
+            .families
+            .get(port.family)
+            .known
+            .as_ref()
+            .map(|known| known.style);
+        let style = known.unwrap_or_else(|| self.style(&tool, plan));
+        let found = inspect::inspect(&tool, port, &context(plan, port.family, style));
+        found.map_err(Error::reading(format!(
+            "read the {} rules of {}",
+            port.family, port.name
+        )))
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<(), Error> {

@@ -333,7 +333,7 @@ impl FamilyState {
         Ok(ran)
     }
 
-    fn tool(&mut self, kernel: &Kernel) -> Result<&Iptables, Error> {
+    pub(super) fn tool(&mut self, kernel: &Kernel) -> Result<&Iptables, Error> {
         let tool = match self.tool.take() {
             Some(tool) => tool,
             None => Iptables::detect(program(self.family), Arc::clone(&kernel.writers))
@@ -399,6 +399,11 @@ impl FamilyState {
             .ruleset
             .virtual_server(at)
             .map(|server| &server.port)
+    }
+
+    /// Our chains as the save program printed them when they were last right.
+    pub(super) fn saved_rules(&self) -> Option<&[String]> {
+        self.known.as_ref().map(|known| known.saved.as_slice())
     }
 
     pub(super) fn notes(&self, now: Instant) -> Vec<String> {

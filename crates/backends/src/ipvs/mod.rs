@@ -9,6 +9,7 @@ mod diff;
 mod drain;
 mod family;
 mod guard;
+mod inspect;
 mod listing;
 mod observe;
 mod prepare;
@@ -35,10 +36,10 @@ use ferry_host::ipset::{self, Ipset};
 use ferry_host::iptables::Writers;
 use ferry_host::ipvs::{self, Timeouts};
 use ferry_host::route::{self, Route};
-use ferry_model::{Family, PerFamily, Plan, PortName};
+use ferry_model::{Family, PerFamily, Plan, PortName, PortPlan};
 use ipnet::IpNet;
 
-use crate::{Alarm, Applied, Backend, Error, Traffic};
+use crate::{Alarm, Applied, Backend, Error, Inspection, Traffic};
 use family::FamilyState;
 use guard::Guard;
 use record::Record;
@@ -183,6 +184,11 @@ impl Backend for Ipvs {
             relayed: None,
         };
         Ok(sums.into_iter().map(traffic).collect())
+    }
+
+    fn inspect(&mut self, plan: &Plan, port: &PortPlan) -> Result<Inspection, Error> {
+        let state = self.families.get_mut(port.family);
+        state.inspect(&mut self.kernel, &self.options, plan, port)
     }
 
     fn notes(&self) -> Vec<String> {

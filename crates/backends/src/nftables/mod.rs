@@ -6,6 +6,7 @@
 mod compile;
 mod diff;
 mod image;
+mod inspect;
 mod known;
 mod ledger;
 mod localhost;
@@ -21,11 +22,11 @@ mod tests;
 
 use ferry_host::nftables::{self as nft, Client, Generation, Monitor};
 use ferry_host::sysctl::Sysctls;
-use ferry_model::{Family, PerFamily, Plan};
+use ferry_model::{Family, PerFamily, Plan, PortPlan};
 
 pub use names::TABLE;
 
-use crate::{Alarm, Applied, Backend, Error, Repair, Retry, Step, Traffic};
+use crate::{Alarm, Applied, Backend, Error, Inspection, Repair, Retry, Step, Traffic};
 use known::Known;
 use localhost::Relays;
 use ops::Ops;
@@ -312,6 +313,12 @@ impl Backend for Nftables {
                 .map_err(Error::writing(attempt))?;
         }
         Ok(())
+    }
+
+    fn inspect(&mut self, plan: &Plan, port: &PortPlan) -> Result<Inspection, Error> {
+        let context = self.options.context(plan, port.family);
+        inspect::inspect(&mut self.client, port, &context)
+            .map_err(Error::reading("read the service's part of nf_tables"))
     }
 
     fn traffic(&mut self) -> Result<Vec<Traffic>, Error> {

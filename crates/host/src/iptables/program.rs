@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lock::{self, Holder, LockWait, OwnLock};
-use super::{Document, Error, Failure, Ip, Writers};
+use super::{Document, Error, Failure, Ip, Table, Writers};
 use crate::process::{self, Attend, Limits, Ran, RunError, Unattended};
 
 /// The largest documents take seconds, on a busy machine tens of seconds; what takes longer than this hangs.
@@ -285,6 +285,26 @@ impl Iptables {
             });
         }
         Ok(text(ran.stdout))
+    }
+
+    /// One chain with its counters, as `-S -v` prints it; `None` if there is no such chain.
+    pub fn list(&self, table: Table, chain: &str) -> Result<Option<String>, Error> {
+        let mut command = self.command(&self.program);
+        command
+            .args(self.features.wait.args())
+            .args(["-t", table.as_str(), "-v", "-S", chain]);
+        let result = process::run(&mut command, &[], SAVE_LIMITS, &mut Unattended);
+        let ran = result.map_err(|error| not_run(&self.program, SAVE_LIMITS, error, None))?;
+        if ran.status.success() {
+            return Ok(Some(text(ran.stdout)));
+        }
+        if is_lock_problem(&ran) {
+            return Err(Error::Locked {
+                program: self.program.clone(),
+                lock: self.holder_now(),
+            });
+        }
+        Ok(None)
     }
 
     fn command(&self, program: &str) -> Command {

@@ -14,6 +14,7 @@ pub(super) const HOOK_NUMBER: u16 = 1;
 pub(super) const HOOK_PRIORITY: u16 = 2;
 pub(super) const RULE_TABLE: u16 = 1;
 pub(super) const RULE_CHAIN: u16 = 2;
+pub(super) const RULE_HANDLE: u16 = 3;
 pub(super) const RULE_EXPRESSIONS: u16 = 4;
 pub(super) const RULE_USERDATA: u16 = 7;
 pub(super) const SET_TABLE: u16 = 1;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::batch::{Batch, Object};
+use super::bytes::Key;
 use super::set::{Element, SetDecl};
 use super::{ChainDecl, Family, Rule, SUBSYSTEM, attr, decode, msg};
 use crate::netlink::{self, Bus, Completion, Refusal, Socket};
@@ -219,6 +220,79 @@ impl Client {
         Ok(info)
     }
 
+    /// A base chain's place in the packets' path, or that of none; `None` if there is no such chain of a kind that we
+    /// write.
+    pub fn chain(&mut self, family: Family, table: &str, chain: &str) -> Result<Option<ChainDecl>, Error> {
+        let mut found = None;
+        let asked = self.socket.get(
+            SUBSYSTEM | msg::GET_CHAIN,
+            0,
+            |w| {
+                w.netfilter_header(family.number(), 0);
+                w.str(attr::CHAIN_TABLE, table);
+                w.str(attr::CHAIN_NAME, chain);
+            },
+            |message| found = decode::chain(&message),
+        );
+        absent_if_not_found(asked)?;
+        Ok(found.and_then(|(chain, known)| known.then_some(chain)))
+    }
+
+    /// The rules of one chain, in order, each with the number that the kernel knows it by.
+    pub fn rules(&mut self, number: u8, table: &str, chain: &str) -> Result<Vec<(u64, Rule)>, Error> {
+        let listed = self.socket.collect(
+            SUBSYSTEM | msg::GET_RULE,
+            |w| {
+                w.netfilter_header(number, 0);
+                w.str(attr::RULE_TABLE, table);
+                w.str(attr::RULE_CHAIN, chain);
+            },
+            |message| {
+                let all = message.netfilter_attrs();
+                let in_table = all.get(attr::RULE_TABLE).and_then(|name| name.str()) == Some(table);
+                let handle = all.get(attr::RULE_HANDLE)?.be64()?;
+                let (of, rule) = decode::rule(&message)?;
+                (in_table && of == chain).then_some((handle, rule))
+            },
+        );
+        match listed {
+            Err(error) if error.is_not_found() => Ok(Vec::new()),
+            listed => Ok(listed?),
+        }
+    }
+
+    /// One element of a set, by its key; `None` if it, or the set, is not there. Not for sets of ranges.
+    pub fn element(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+        key: &Key,
+    ) -> Result<Option<(Element, Option<Counter>)>, Error> {
+        let mut found = None;
+        let asked = self.socket.get(
+            SUBSYSTEM | msg::GET_ELEMENT,
+            0,
+            |w| {
+                w.netfilter_header(family.number(), 0);
+                w.str(attr::ELEMENTS_TABLE, table);
+                w.str(attr::ELEMENTS_SET, set);
+                w.nest(attr::ELEMENTS_LIST, |w| {
+                    w.nest(attr::LIST_ITEM, |w| {
+                        w.nest(attr::ELEMENT_KEY, |w| w.attr(attr::DATA_VALUE, key.as_slice()));
+                    });
+                });
+            },
+            |message| {
+                let list = message.netfilter_attrs().get(attr::ELEMENTS_LIST);
+                let mut items = list.into_iter().flat_map(|list| list.nested());
+                found = items.next().and_then(|item| decode::element(&item));
+            },
+        );
+        absent_if_not_found(asked)?;
+        Ok(found)
+    }
+
     /// Gives every element of a set to `each`; one that is not of a kind we write as `None`. Streams: nothing is kept
     /// here. What `start` returned is thrown away and begun anew when the set changed while it was read.
     pub fn elements<T>(
@@ -250,6 +324,13 @@ impl Client {
             }
         }
         Err(netlink::Error::Interrupted.into())
+    }
+}
+
+fn absent_if_not_found(asked: Result<(), netlink::Error>) -> Result<(), Error> {
+    match asked {
+        Err(error) if error.is_not_found() => Ok(()),
+        asked => Ok(asked?),
     }
 }
 

@@ -2,10 +2,12 @@
 //! May touch the interfaces of the network namespace that the calling thread is in; adds and removes only what it is told.
 //! Always holds: "already so" is success, whichever way: an address that is there, a link that is gone.
 
+mod lookup;
 mod marked;
 mod monitor;
 mod wiring;
 
+pub use lookup::{Neighbour, Way};
 pub use monitor::{Change, Monitor};
 
 use std::net::IpAddr;

@@ -52,7 +52,26 @@ fn what_is_written_reads_back_the_same() {
                     .collect();
                 assert_eq!(read, written, "{}", chain.name);
             }
+            for chain in &sample.chains {
+                let one = client.chain(Family::Ip, TABLE, &chain.name).unwrap();
+                assert_eq!(one.as_ref(), Some(chain));
+                let rules = client.rules(Family::Ip.number(), TABLE, &chain.name).unwrap();
+                let of_chain = info.rules.iter().filter(|(c, _)| *c == chain.name);
+                assert!(
+                    rules
+                        .iter()
+                        .map(|(_, rule)| rule)
+                        .eq(of_chain.map(|(_, rule)| rule))
+                );
+            }
+            assert_eq!(client.chain(Family::Ip, TABLE, "absent").unwrap(), None);
+            assert_eq!(client.rules(Family::Ip.number(), TABLE, "absent").unwrap(), []);
             for (set, written) in &sample.elements {
+                let decl = sample.sets.iter().find(|decl| *decl.name == **set).unwrap();
+                for element in written.iter().filter(|_| !decl.interval) {
+                    let one = client.element(Family::Ip, TABLE, set, &element.key).unwrap();
+                    assert_eq!(one.map(|(one, _)| one).as_ref(), Some(element));
+                }
                 let mut read = client
                     .elements(Family::Ip, TABLE, set, Vec::new, |all, found| {
                         all.push(found.unwrap().0)

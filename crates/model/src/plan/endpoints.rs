@@ -57,11 +57,11 @@ pub(super) fn endpoints(
     (planned, has_any)
 }
 
-type Merged<'a> = [(SocketAddr, &'a SliceEndpoint)];
+pub(crate) type Merged<'a> = [(SocketAddr, &'a SliceEndpoint)];
 
 /// All endpoints of the port, each address once: one that is not terminating beats one that is, a later slice beats
 /// an earlier one.
-fn merge<'a>(
+pub(crate) fn merge<'a>(
     slices: &[&'a Arc<EndpointSlice>],
     family: Family,
     port_name: &str,
@@ -108,7 +108,7 @@ impl TextKey {
     }
 }
 
-fn is_draining(endpoint: &SliceEndpoint) -> bool {
+pub(crate) fn is_draining(endpoint: &SliceEndpoint) -> bool {
     endpoint.serving && endpoint.terminating
 }
 
@@ -148,7 +148,9 @@ fn ready_or_draining<'a>(endpoints: &Merged<'_>, counts: impl Fn(&SliceEndpoint)
     }
 }
 
-enum Topology<'a> {
+/// For which of the ready endpoints hints leave a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topology<'a> {
     Anywhere,
     SameNode(&'a str),
     SameZone(&'a str),
@@ -166,7 +168,7 @@ impl Topology<'_> {
 
 /// Hints are followed only if every ready endpoint has one and some endpoint is meant for us: otherwise following
 /// them would overload or strand somebody. Node hints go before zone hints.
-fn topology<'a>(endpoints: &Merged<'_>, node: &'a str, zone: Option<&'a str>) -> Topology<'a> {
+pub(crate) fn topology<'a>(endpoints: &Merged<'_>, node: &'a str, zone: Option<&'a str>) -> Topology<'a> {
     let ready = || {
         endpoints
             .iter()

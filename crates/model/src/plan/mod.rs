@@ -22,6 +22,7 @@ use crate::facts::{ObjectRef, ServiceOptions, Skipped};
 use crate::names::{Family, PerFamily, ServiceName};
 
 pub use claims::Contest;
+pub(crate) use endpoints::{Topology, is_draining, merge, topology};
 pub use frontend::{Action, Actions, Allowed, Client, Frontend, FrontendKey, FrontendKind, Scope};
 pub use node::{Detector, Masqueraded, NodeFamily, NodePlan, NodePorts};
 pub use planner::{Planner, Replaced, Update};

@@ -214,6 +214,14 @@ pub static PACKET: &[Flag] = flags! {
     }
 };
 
+/// Who asks.
+pub static ASKER: &[Flag] = flags! {
+    "What to do" {
+        * "from" Text(|t| &mut t.extra.from)
+            "Who wants to reach it: an address, node or outside. If not given, whoever it is there for: pods at a cluster IP, others elsewhere.";
+    }
+};
+
 /// Which daemon to ask.
 pub static SOCKET: &[Flag] = flags! {
     "What to do" {

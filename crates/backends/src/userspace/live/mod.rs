@@ -14,12 +14,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferry_model::{Family, Plan};
+use ferry_model::{Family, Plan, PortPlan};
 
 use super::handover::{self, Offering, Predecessor};
 use super::ruleset::Ingress;
 use crate::relay::{Relay, Settings};
-use crate::{Alarm, Applied, Backend, Error, Traffic};
+use crate::{Alarm, Applied, Backend, Error, Inspection, Traffic};
 use state::State;
 
 /// How soon to try again what did not work.
@@ -166,6 +166,10 @@ impl Backend for Userspace {
 
     fn traffic(&mut self) -> Result<Vec<Traffic>, Error> {
         Ok(lock(&self.state).traffic())
+    }
+
+    fn inspect(&mut self, _plan: &Plan, port: &PortPlan) -> Result<Inspection, Error> {
+        lock(&self.state).inspect(port)
     }
 
     fn notes(&self) -> Vec<String> {

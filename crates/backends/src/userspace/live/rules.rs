@@ -9,7 +9,7 @@ use ferry_model::{Family, ServiceName};
 
 use crate::chains::program;
 use crate::userspace::portals::{self, Present, Rule};
-use crate::{Applied, Error, Repair, TableRules};
+use crate::{Applied, Error, Inspection, Presence, Repair, TableRules};
 
 /// The rules of some services; of one that is gone, none.
 pub(super) type Changes = Vec<(ServiceName, BTreeSet<Rule>)>;
@@ -65,6 +65,33 @@ impl Rules {
             .map_err(Error::writing("write the rules"))?;
         self.seen = if is_due { Some(Instant::now()) } else { seen };
         self.report(&document, applied);
+        Ok(())
+    }
+
+    /// Whether the rules of a service are there.
+    pub(super) fn inspect(
+        &mut self,
+        family: Family,
+        service: &ServiceName,
+        found: &mut Inspection,
+    ) -> Result<(), Error> {
+        let present = present(&self.tool(family)?)?;
+        let presence = |there: bool| {
+            if there {
+                Presence::Present
+            } else {
+                Presence::Missing
+            }
+        };
+        found.add(
+            "the chains of userspace mode and the jumps to them",
+            presence(present.is_wired()),
+        );
+        for rule in self.services.get(service).into_iter().flatten() {
+            let (chain, text) = rule;
+            let what = format!("-t {} -A {} {text}", chain.table().as_str(), chain.name());
+            found.add(what, presence(present.rules.contains(rule)));
+        }
         Ok(())
     }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ferry_host::conntrack::{self, Conntrack, Filter};
 use ferry_model::{
-    Changed, Family, FrontendKey, NodePlan, PerFamily, Plan, PortName, Protocol, Revision, ServiceName,
-    ServicePlan,
+    Changed, Family, FrontendKey, NodePlan, PerFamily, Plan, PortName, PortPlan, Protocol, Revision,
+    ServiceName, ServicePlan,
 };
 
 use super::port::{Leaving, LivePort, Means};
@@ -24,7 +24,7 @@ use crate::userspace::ports::Ports;
 use crate::userspace::render;
 use crate::userspace::ruleset::{Ingress, PortRule};
 use crate::userspace::wire::SocketName;
-use crate::{Applied, Error, Relayed, Traffic};
+use crate::{Applied, Error, Inspection, Presence, Relayed, Traffic};
 
 /// How long a change may wait for addresses that sockets of ours have left, all of them together.
 const ADDRESS_TIMEOUT: Duration = Duration::from_millis(500);
@@ -361,6 +361,32 @@ impl State {
                 }
             })
             .collect()
+    }
+
+    /// The doors of a service port, and the rules that lead to them where there are such.
+    pub(super) fn inspect(&mut self, port: &PortPlan) -> Result<Inspection, Error> {
+        let mut found = Inspection::default();
+        let state = self.families.get_mut(port.family);
+        let ports = state.services.get(&port.name.service);
+        let Some(live) = ports.and_then(|ports| ports.get(&port.name)) else {
+            found.add(format!("a listening socket for {}", port.name), Presence::Missing);
+            return Ok(found);
+        };
+        let connections = live.port.counters.read().connections;
+        for door in live.doors.values() {
+            let leads: Vec<String> = door.rule.leads.iter().map(FrontendKey::to_string).collect();
+            let what = format!("socket at {} for {}", door.local, leads.join(", "));
+            let presence = if door.is_open() {
+                Presence::Present
+            } else {
+                Presence::Missing
+            };
+            found.add_counted(what, presence, Some(connections));
+        }
+        if self.ingress == Ingress::Portals {
+            state.rules.inspect(port.family, &port.name.service, &mut found)?;
+        }
+        Ok(found)
     }
 
     /// The table of doors, and what is draining.
