@@ -28,7 +28,11 @@ fn node() -> Node {
 }
 
 fn planner(events: Vec<Event>) -> Planner {
-    planner_of(node(), options(Policy::nftables(false)), events)
+    planner_of(
+        node(),
+        options(Policy::nftables().without_localhost_node_ports()),
+        events,
+    )
 }
 
 fn of_service(port: Option<PortWanted>) -> Subject {
@@ -235,7 +239,7 @@ fn a_node_port_at_an_address_that_is_not_selected_is_told_so() {
     open.ports[0].node_port = Some(30080);
     let selected = PlanOptions {
         node_port_addresses: vec![NodePortAddress::Cidr(net("192.0.2.0/24"))],
-        ..options(Policy::nftables(false))
+        ..options(Policy::nftables().without_localhost_node_ports())
     };
     let slice = slice("ns/web", "a", vec![endpoint("10.1.0.1", "r")]);
     let planner = planner_of(node(), selected, vec![open.into(), slice.into()]);
