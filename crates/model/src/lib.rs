@@ -24,8 +24,8 @@ pub use names::{Family, PerFamily, PortName, Protocol, ServiceName, SliceName};
 pub use options::{DetectLocal, LocalhostNodePorts, NodePortAddress, PlanOptions, Policy};
 pub use plan::{
     Action, Actions, Allowed, Changed, Client, Contest, Detector, Endpoint, FamilyTally, Frontend,
-    FrontendKey, FrontendKind, HealthCheck, Masqueraded, NodeFamily, NodePlan, NodePorts, Plan, Planner,
-    Pool, PortPlan, Replaced, Revision, Scope, ServicePlan, Tally, Update,
+    FrontendKey, FrontendKind, Frontends, HealthCheck, Masqueraded, NodeFamily, NodePlan, NodePorts, Plan,
+    Planner, Pool, PortPlan, Replaced, Revision, Scope, ServicePlan, Tally, Update,
 };
 pub use snapshot::{Affected, Event, Snapshot};
 pub use stale::{Doomed, StaleFlows, UdpFlow, UdpFrontends, Which, stale_flows};

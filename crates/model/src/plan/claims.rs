@@ -280,7 +280,7 @@ impl Claims {
 impl PortPlan {
     /// Goes without some of its frontends.
     pub(super) fn give_up(&mut self, gone: impl Fn(&Frontend) -> bool, lost: &mut Vec<Lost>) {
-        let all = std::mem::take(&mut self.frontends).into_iter();
+        let all = self.frontends.iter().cloned();
         let (gone, kept): (Vec<Frontend>, Vec<Frontend>) = all.partition(gone);
         self.frontends = kept.into();
         lost.extend(places(&gone).into_iter().map(|(key, kind)| Lost {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -84,6 +85,61 @@ pub struct Frontend {
     /// If given, others than these are dropped.
     pub allowed: Option<Arc<Allowed>>,
     pub actions: Actions,
+}
+
+/// The frontends of a service port. Nearly always there is one, which then lies in the port itself: another place in
+/// memory for each port would cost more than the frontend does, to hold and to visit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frontends(Held);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Held {
+    One(Frontend),
+    Others(Box<[Frontend]>),
+}
+
+impl Default for Frontends {
+    fn default() -> Self {
+        Frontends(Held::Others(Box::default()))
+    }
+}
+
+impl From<Frontend> for Frontends {
+    fn from(frontend: Frontend) -> Self {
+        Frontends(Held::One(frontend))
+    }
+}
+
+impl From<Vec<Frontend>> for Frontends {
+    fn from(mut frontends: Vec<Frontend>) -> Self {
+        match frontends.pop() {
+            Some(only) if frontends.is_empty() => only.into(),
+            last => {
+                frontends.extend(last);
+                Frontends(Held::Others(frontends.into()))
+            }
+        }
+    }
+}
+
+impl Deref for Frontends {
+    type Target = [Frontend];
+
+    fn deref(&self) -> &[Frontend] {
+        match &self.0 {
+            Held::One(frontend) => std::slice::from_ref(frontend),
+            Held::Others(frontends) => frontends,
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Frontends {
+    type Item = &'a Frontend;
+    type IntoIter = std::slice::Iter<'a, Frontend>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
 }
 
 /// Who may use a frontend.

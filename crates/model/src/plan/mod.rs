@@ -23,7 +23,7 @@ use crate::names::{Family, PerFamily, ServiceName};
 
 pub use claims::Contest;
 pub(crate) use endpoints::{Topology, is_draining, merge, topology};
-pub use frontend::{Action, Actions, Allowed, Client, Frontend, FrontendKey, FrontendKind, Scope};
+pub use frontend::{Action, Actions, Allowed, Client, Frontend, FrontendKey, FrontendKind, Frontends, Scope};
 pub use node::{Detector, Masqueraded, NodeFamily, NodePlan, NodePorts};
 pub use planner::{Planner, Replaced, Update};
 pub use port::{Endpoint, Pool, PortPlan};

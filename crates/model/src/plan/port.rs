@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::frontend::{Actions, Frontend, FrontendKey, FrontendKind, Scope};
+use super::frontend::{Actions, Frontend, FrontendKey, FrontendKind, Frontends, Scope};
 use crate::facts::TrafficPolicy;
 use crate::names::{Family, PortName, Protocol};
 
@@ -14,7 +14,7 @@ pub struct PortPlan {
     pub port: u16,
     /// Where it is answered: cluster IP, external IPs, load-balancer IPs, node port, node port on loopback; in this
     /// order, and where two have the same address, the first decides.
-    pub frontends: Box<[Frontend]>,
+    pub frontends: Frontends,
     pub internal_policy: TrafficPolicy,
     pub external_policy: TrafficPolicy,
     /// What happens to traffic from outside, if it is open to that at all: by a node port, a load-balancer IP or an

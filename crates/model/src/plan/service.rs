@@ -8,8 +8,8 @@ use ipnet::IpNet;
 
 use super::endpoints::{Wanted, endpoints};
 use super::{
-    Action, Actions, Allowed, Client, Endpoint, Frontend, FrontendKey, FrontendKind, HealthCheck, NodeFamily,
-    NodePlan, PortPlan, Scope, ServicePlan,
+    Action, Actions, Allowed, Client, Endpoint, Frontend, FrontendKey, FrontendKind, Frontends, HealthCheck,
+    NodeFamily, NodePlan, PortPlan, Scope, ServicePlan,
 };
 use crate::facts::{EndpointSlice, Service, ServicePort, TrafficPolicy};
 use crate::names::{Family, PerFamily, PortName};
@@ -33,6 +33,12 @@ pub(super) fn plan_service<'a>(
         lost: Vec::new(),
         excess: 0,
     };
+    // Two ports of one name and protocol: the last one counts.
+    let by_name: BTreeMap<_, &ServicePort> = service
+        .ports
+        .iter()
+        .map(|port| ((&*port.name, port.protocol), port))
+        .collect();
     let mut room = MAX_FRONTENDS;
     for family in Family::BOTH {
         let mut cluster_ips = service.cluster_ips.iter().copied();
@@ -40,13 +46,7 @@ pub(super) fn plan_service<'a>(
             continue;
         };
         let shared = Shared::of(service, family, cluster_ip, node);
-        // Two ports of one name and protocol: the last one counts.
-        let by_name: BTreeMap<_, &ServicePort> = service
-            .ports
-            .iter()
-            .map(|port| ((&*port.name, port.protocol), port))
-            .collect();
-        for port in by_name.into_values() {
+        for port in by_name.values() {
             let mut planned = plan_port(service, port, &slices, &shared, node);
             planned.frontends = shared.frontends(port, &planned, &mut room, &mut plan.excess);
             plan.ports.push(planned);
@@ -118,7 +118,7 @@ impl<'a> Shared<'a> {
         plan: &PortPlan,
         room: &mut usize,
         excess: &mut usize,
-    ) -> Box<[Frontend]> {
+    ) -> Frontends {
         let own = self.node.family(self.family);
         let decision = Decision::of(plan, self.node, own);
         let node_port = port.node_port.zip(plan.external);
@@ -127,14 +127,18 @@ impl<'a> Shared<'a> {
         *excess += self.addresses.len() - count;
 
         let at_node = node_port.map_or(0, |_| 1 + usize::from(own.localhost_node_ports));
-        let mut frontends = Vec::with_capacity(1 + count + at_node);
-        frontends.push(Frontend {
+        let at_cluster_ip = Frontend {
             key: FrontendKey::Address(self.cluster_ip, port.port, port.protocol),
             kind: FrontendKind::ClusterIp,
             shadowed: false,
             allowed: None,
             actions: decision.internal(plan.internal_policy),
-        });
+        };
+        if count + at_node == 0 {
+            return at_cluster_ip.into();
+        }
+        let mut frontends = Vec::with_capacity(1 + count + at_node);
+        frontends.push(at_cluster_ip);
         let guard = decision.guards().then_some(self.allowed.as_ref()).flatten();
         for address in self.addresses.iter().take(count) {
             let Some(mut actions) = plan.external else {
@@ -250,7 +254,7 @@ fn plan_port(
             protocol: port.protocol,
         },
         port: port.port,
-        frontends: Box::default(),
+        frontends: Frontends::default(),
         internal_policy: service.internal_policy,
         external_policy: service.external_policy,
         external: None,
