@@ -8,6 +8,7 @@ use ferry_app::config::{
     values::GoDuration,
     written::{Config, Pace},
 };
+use ferry_sources::kube::Encoding;
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
@@ -513,6 +514,26 @@ fn the_old_userspace_fields_count_in_userspace_mode() {
 }
 
 #[test]
+fn objects_are_asked_for_as_client_go_would() {
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    for (content_type, accept, expected) in [
+        ("", "", Encoding::Protobuf),
+        ("application/json", "", Encoding::Json),
+        ("application/json", protobuf, Encoding::Protobuf),
+        (protobuf, "application/json", Encoding::Json),
+    ] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let client = format!("{{contentType: \"{content_type}\", acceptContentTypes: \"{accept}\"}}");
+        std::fs::write(file.path(), format!("{HEAD}clientConnection: {client}\n")).unwrap();
+        let settings = Settings::from_args(&["--config", file.path().to_str().unwrap()]).unwrap();
+        let Source::Api(client) = settings.source else {
+            panic!("{:?}", settings.source)
+        };
+        assert_eq!(client.encoding, expected, "{content_type:?}, {accept:?}");
+    }
+}
+
+#[test]
 fn kubeadms_config_map_works_unchanged() {
     let settings = Settings::from_args(&["--config", "tests/data/kubeadm.conf"]).unwrap();
     assert_eq!(settings.mode.name, "iptables");
@@ -523,6 +544,7 @@ fn kubeadms_config_map_works_unchanged() {
             master: None,
             qps: Some(5.0),
             burst: 10,
+            encoding: Encoding::Protobuf,
         })
     );
     assert_eq!(

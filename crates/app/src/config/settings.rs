@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_sources::kube::Encoding;
 use ipnet::IpNet;
 
 use crate::cli::flags::Typed;
@@ -30,6 +31,8 @@ pub struct ApiClient {
     /// Requests per second; `None` is unlimited.
     pub qps: Option<f32>,
     pub burst: u32,
+    /// How objects are asked for.
+    pub encoding: Encoding,
 }
 
 /// How pod traffic of this node is told from other traffic.

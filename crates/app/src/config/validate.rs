@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_sources::kube::Encoding;
 use ipnet::IpNet;
 
 use super::settings::{
@@ -15,7 +16,7 @@ use super::settings::{
     Source, Userspace,
 };
 use super::values::{GoDuration, Named as _, Word, aggregate, parse_cidr, parse_ip, quote, split_host_port};
-use super::written::{Config, DetectLocalMode, Section, TextOptions, VModule};
+use super::written::{Client, Config, DetectLocalMode, Section, TextOptions, VModule};
 use super::{Completed, Error, file, yaml};
 use crate::cli::flags::{self, Typed};
 use crate::gates::Gates;
@@ -326,7 +327,18 @@ fn source(config: &Config, typed: &Typed, f: &mut Faults) -> Source {
         master: non_empty(&typed.master).map(str::to_owned),
         qps: (client.qps >= 0.0).then_some(client.qps),
         burst,
+        encoding: encoding(client),
     })
+}
+
+/// As in client-go: what is accepted is what is sent, where nothing else is said.
+fn encoding(client: &Client) -> Encoding {
+    let accepted = non_empty(&client.accept_content_types).unwrap_or(&client.content_type);
+    if accepted.contains("application/vnd.kubernetes.protobuf") {
+        Encoding::Protobuf
+    } else {
+        Encoding::Json
+    }
 }
 
 fn host_name(config: &Config, f: &mut Faults) -> Option<String> {

@@ -54,6 +54,7 @@ pub(super) fn connection(client: &ApiClient) -> Connection {
         user_agent: user_agent(Path::new(&program)),
         qps: client.qps.unwrap_or(-1.0),
         burst: client.burst,
+        preferred: client.encoding,
         timing: ClientTiming::default(),
     }
 }

@@ -20,7 +20,7 @@ const SHORTEST_PREFIX: u8 = 8;
 pub fn node(object: &objects::Node, interner: &Interner) -> Converted<Node> {
     let mut report = Report::new(Shape::Node, &object.metadata);
     let spec = &object.spec;
-    let removed = object.metadata.deletion_timestamp.is_some();
+    let removed = object.metadata.deleted;
     let tainted = spec.taints.iter().any(|taint| taint.key == TO_BE_DELETED);
     let single = std::slice::from_ref(&spec.pod_cidr);
     let pod_cidrs = if spec.pod_cidrs.is_empty() {

@@ -1,11 +1,13 @@
 //! core/v1 Service to [`Service`].
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_model::{Family, Service, ServiceName, ServicePort, ServiceType, TrafficPolicy};
 use ipnet::IpNet;
-use jiff::Timestamp;
 
 use super::annotations::options;
 use super::ip::{is_special, parse_cidr, parse_ip};
@@ -13,7 +15,7 @@ use super::report::Report;
 use super::text::{check_port_name, port_number, protocol};
 use super::{Converted, Interner};
 use crate::bounded::quote;
-use crate::objects::{self, Meta, ServiceSpec, Shape};
+use crate::objects::{self, ServiceSpec, Shape};
 
 /// What the API server fills in, and what is used where an object bypassed it.
 const DEFAULT_AFFINITY: Duration = Duration::from_secs(10_800);
@@ -44,7 +46,7 @@ fn convert(object: &objects::Service, interner: &Interner, report: &mut Report) 
     let external_policy = external_policy(spec, kind, report);
     Some(Service {
         name: ServiceName::new(&meta.namespace, &meta.name),
-        created: created(meta),
+        created: meta.created,
         kind,
         cluster_ips,
         ports: ports(spec, interner, report),
@@ -61,13 +63,6 @@ fn convert(object: &objects::Service, interner: &Interner, report: &mut Report) 
         health_check_node_port: health_check_node_port(spec, kind, external_policy, report),
         options: options(&meta.annotations, interner, report),
     })
-}
-
-/// Decides between services that ask for the same frontend; one that does not say, or not so that it can be read,
-/// counts as new.
-fn created(meta: &Meta) -> Option<i64> {
-    let time: Timestamp = meta.creation_timestamp.as_deref()?.parse().ok()?;
-    Some(time.as_second())
 }
 
 fn service_type(spec: &ServiceSpec, report: &mut Report) -> ServiceType {
@@ -145,26 +140,32 @@ fn cluster_ip(
 
 fn ports(spec: &ServiceSpec, interner: &Interner, report: &mut Report) -> Vec<ServicePort> {
     let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
+    let mut places = HashMap::new();
     for (index, object) in spec.ports.iter().enumerate() {
         let Some(port) = port(index, object, interner, report) else {
             continue;
         };
-        // Of two with one identity the last holds, as in kube-proxy.
-        if let Some(earlier) = ports
-            .iter_mut()
-            .find(|known| (&known.name, known.protocol) == (&port.name, port.protocol))
-        {
-            let reason = format!(
-                "repeats the name {} and protocol of an earlier port",
-                quote(&port.name)
-            );
-            report.skip(
-                format_args!("spec.ports[{index}]"),
-                reason + ", which it replaces",
-            );
-            *earlier = port;
-        } else {
-            ports.push(port);
+        let identity = (Arc::clone(&port.name), port.protocol);
+        let is_alone = spec.ports.len() == 1;
+        match (!is_alone).then(|| places.entry(identity)) {
+            // Of two with one identity the last holds, as in kube-proxy.
+            Some(Entry::Occupied(earlier)) => {
+                let reason = format!(
+                    "repeats the name {} and protocol of an earlier port",
+                    quote(&port.name)
+                );
+                report.skip(
+                    format_args!("spec.ports[{index}]"),
+                    reason + ", which it replaces",
+                );
+                ports[*earlier.get()] = port;
+            }
+            other => {
+                if let Some(Entry::Vacant(place)) = other {
+                    place.insert(ports.len());
+                }
+                ports.push(port);
+            }
         }
     }
     ports

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
-use serde::Deserialize;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use tokio::time::{Instant, timeout};
 
 use super::backoff::Limiter;
 use super::client::{Body, Client};
-use super::frame::excerpt;
+use super::frame::{Encoding, excerpt};
+use super::protocol::Status;
 use super::requests::{Measure, Requests};
+
+const JSON: &str = "application/json";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// How much of an error's text is read.
 const MAX_STATUS: usize = 64 << 10;
@@ -24,6 +27,7 @@ pub struct Api {
     server: Arc<str>,
     limiter: Arc<Option<Limiter>>,
     requests: Arc<Requests>,
+    preferred: Encoding,
 }
 
 impl std::fmt::Debug for Api {
@@ -52,28 +56,31 @@ pub enum Trouble {
     Garbage { url: String, reason: String },
 }
 
-/// The object in which an API server explains itself.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Status {
-    pub(super) code: Option<u16>,
-    pub(super) message: Option<String>,
-    pub(super) reason: Option<String>,
-}
-
 impl Api {
-    pub(super) fn new(client: Client, requests: Arc<Requests>, qps: f32, burst: u32) -> Self {
+    pub(super) fn new(
+        client: Client,
+        requests: Arc<Requests>,
+        preferred: Encoding,
+        qps: f32,
+        burst: u32,
+    ) -> Self {
         Api {
             server: client.server().into(),
             client,
             limiter: Arc::new(Limiter::new(qps, burst)),
             requests,
+            preferred,
         }
     }
 
     /// The server's address, as errors show it.
     pub fn server(&self) -> &str {
         &self.server
+    }
+
+    /// How objects are asked for.
+    pub(super) fn preferred(&self) -> Encoding {
+        self.preferred
     }
 
     /// Counters for the metrics.
@@ -110,11 +117,21 @@ impl Api {
         }
     }
 
-    pub(super) async fn get(&self, path: &str, within: Duration) -> Result<Answer, Trouble> {
+    /// Asks for objects. A server that cannot write them as is preferred may answer in JSON.
+    pub(super) async fn get(
+        &self,
+        path: &str,
+        preferred: Encoding,
+        within: Duration,
+    ) -> Result<Answer, Trouble> {
+        let accepted = match preferred {
+            Encoding::Json => JSON.to_owned(),
+            Encoding::Protobuf => format!("{PROTOBUF}, {JSON};q=0.9"),
+        };
         let request = Request::builder()
             .method(Method::GET)
             .uri(path)
-            .header(header::ACCEPT, "application/json")
+            .header(header::ACCEPT, accepted)
             .body(Bytes::new())
             .map_err(|error| Trouble::Unreachable {
                 url: path.to_owned(),
@@ -123,14 +140,26 @@ impl Api {
         let response = self.send(request, within).await?;
         Ok(Answer {
             url: format!("{}{path}", self.server),
+            encoding: encoding(response.headers()),
             body: response.into_body(),
         })
+    }
+}
+
+/// How an answer is written, by what it says of itself.
+fn encoding(headers: &HeaderMap) -> Encoding {
+    let kind = headers.get(header::CONTENT_TYPE);
+    if kind.is_some_and(|kind| kind.as_bytes().starts_with(PROTOBUF.as_bytes())) {
+        Encoding::Protobuf
+    } else {
+        Encoding::Json
     }
 }
 
 /// A successful answer whose body arrives piece by piece.
 pub(super) struct Answer {
     pub(super) url: String,
+    pub(super) encoding: Encoding,
     body: Body,
 }
 
@@ -163,16 +192,6 @@ impl Answer {
     }
 }
 
-impl Status {
-    /// What a person should read.
-    pub(super) fn text(self) -> String {
-        self.message
-            .filter(|text| !text.is_empty())
-            .or(self.reason)
-            .unwrap_or_else(|| "no reason given".into())
-    }
-}
-
 async fn refusal(url: String, answer: Response<Body>, within: Duration) -> Trouble {
     let code = answer.status();
     let seconds = answer
@@ -181,6 +200,7 @@ async fn refusal(url: String, answer: Response<Body>, within: Duration) -> Troub
         .and_then(|value| value.to_str().ok()?.parse().ok());
     let mut answer = Answer {
         url,
+        encoding: encoding(answer.headers()),
         body: answer.into_body(),
     };
     let mut text = Vec::new();
@@ -190,10 +210,10 @@ async fn refusal(url: String, answer: Response<Body>, within: Duration) -> Troub
             break;
         }
     }
-    let reason = match serde_json::from_slice::<Status>(&text) {
-        Ok(status) => status.text(),
-        Err(_) if text.is_empty() => reason_phrase(code).to_owned(),
-        Err(_) => excerpt(&text),
+    let reason = match Status::read_answer(&text, answer.encoding) {
+        Some(status) => status.text(),
+        None if text.is_empty() => reason_phrase(code).to_owned(),
+        None => excerpt(&text),
     };
     Trouble::Status {
         url: answer.url,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::api::Api;
 use super::client::{self, Client, Kubeconfig, Refused, Settings};
+use super::frame::Encoding;
 use super::requests::Requests;
 
 /// Where a pod finds its service account.
@@ -23,6 +24,8 @@ pub struct Connection {
     pub qps: f32,
     /// Requests at once; 0 means 10.
     pub burst: u32,
+    /// What is asked for. A server may answer in JSON all the same.
+    pub preferred: Encoding,
     pub timing: client::Timing,
 }
 
@@ -51,7 +54,7 @@ impl Connection {
         let server = settings.server.to_string();
         let client = Client::new(settings, &self.user_agent, &self.timing, Arc::clone(&requests))
             .map_err(|reason| ConnectError::Client { server, reason })?;
-        Ok(Api::new(client, requests, self.qps, self.burst))
+        Ok(Api::new(client, requests, self.preferred, self.qps, self.burst))
     }
 
     fn settings(&self) -> Result<Settings, ConnectError> {

@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Timing;
-use super::api::{Api, Trouble};
+use super::api::{Answer, Api, Trouble};
 use super::backoff::{Backoff, jittered};
+use super::frame::Encoding;
 use super::health::{Contact, Health};
 use super::intake::Intake;
 use super::protocol::{End, Streaming, can_resume};
@@ -22,7 +23,10 @@ const FRUITLESS_LIMIT: u32 = 3;
 const REST: u32 = 20;
 
 pub(super) struct Follower {
-    pub(super) api: Api,
+    api: Api,
+    /// What is asked for, and what came last.
+    preferred: Encoding,
+    spoken: Encoding,
     pub(super) timing: Timing,
     pub(super) intake: Intake,
     pub(super) health: Health,
@@ -72,6 +76,8 @@ impl Follower {
         resource: Resource,
     ) -> Self {
         Follower {
+            preferred: api.preferred(),
+            spoken: Encoding::Json,
             api,
             health: Health::new(mailbox.clone(), contact.clone(), resource.name()),
             intake: Intake::new(resource, mailbox.clone(), interner),
@@ -103,6 +109,12 @@ impl Follower {
                 () = contact.recovery(), if self.health.sees_outage() => {}
             }
         }
+    }
+
+    pub(super) async fn get(&mut self, path: &str) -> Result<Answer, Trouble> {
+        let answer = self.api.get(path, self.preferred, self.timing.answer).await?;
+        self.spoken = answer.encoding;
+        Ok(answer)
     }
 
     async fn attempt(&mut self) -> Result<(), End> {
@@ -180,6 +192,12 @@ impl Follower {
         if !can_resume(trouble) {
             self.position = None;
         }
+        if self.preferred == Encoding::Protobuf && self.is_no_protobuf(trouble) {
+            let resource = self.intake.resource.name();
+            tracing::info!(resource, "no use in protobuf, asking for JSON: {trouble}");
+            self.preferred = Encoding::Json;
+            return Duration::ZERO;
+        }
         let Trouble::Status {
             code, retry_after, ..
         } = trouble
@@ -219,6 +237,15 @@ impl Follower {
             .max(retry_after.unwrap_or_default().min(self.timing.backoff_most * 2))
     }
 
+    /// Whether it may help to ask for JSON: the server will not write protobuf, or what it wrote makes no sense.
+    fn is_no_protobuf(&self, trouble: &Trouble) -> bool {
+        match trouble {
+            Trouble::Status { code, .. } => matches!(code, 406 | 415),
+            Trouble::Garbage { .. } => self.spoken == Encoding::Protobuf,
+            Trouble::Unreachable { .. } | Trouble::Slow { .. } => false,
+        }
+    }
+
     fn note(&mut self, trouble: &Trouble) {
         self.health.failing(trouble);
         self.is_unsure |= self.health.sees_outage();
@@ -235,7 +262,7 @@ impl Follower {
             return;
         }
         let probe = Resource::EndpointSlices.list(&List::One);
-        if self.api.get(&probe, self.timing.answer).await.is_ok() {
+        if self.get(&probe).await.is_ok() {
             tracing::info!("the cluster serves EndpointSlices now");
             self.turn_to(Resource::EndpointSlices);
         }

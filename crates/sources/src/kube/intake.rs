@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
-
-use super::frame::{MAX_OBJECT, Size, Text};
+use super::frame::{Encoding, MAX_OBJECT, Size, Text};
 use super::known::{Content, Known, Met};
+use super::protocol::{Bookmark, Line, Status, identity};
 use super::resource::Resource;
 use crate::assemble::{Change, Mailbox, ObjectId};
 use crate::convert::Interner;
-use crate::objects::{HeaderMeta, Object, Unreadable};
+use crate::objects::{HeaderMeta, Object, Shape, Unreadable};
 
 pub(super) struct Intake {
     pub(super) resource: Resource,
@@ -58,10 +57,7 @@ impl Intake {
 
     /// What an object says: its version, and what is new about it.
     pub(super) fn read(&mut self, text: Text<'_>, origin: Origin) -> (String, Option<News>) {
-        let object = match text.size {
-            Size::Whole => Object::from_json(self.resource.shape(), text.json),
-            Size::Cut => Err(too_large(text.json)),
-        };
+        let object = read(self.resource.shape(), text);
         let mut object = match object {
             Ok(object) if self.resource.wants(&object) => object,
             Ok(object) => return (object.meta().resource_version.clone(), None),
@@ -111,12 +107,12 @@ impl Intake {
     }
 
     /// An object is gone; given as it last was. Tells the version of its end.
-    pub(super) fn absent(&mut self, json: &[u8]) -> String {
+    pub(super) fn absent(&mut self, text: Text<'_>) -> String {
         let HeaderMeta {
             name,
             namespace,
             resource_version,
-        } = identity(json).unwrap_or_default();
+        } = identity(text).unwrap_or_default();
         let id = ObjectId::new(self.resource.shape(), &namespace, &name, &self.interner);
         if let Some(parts) = self.known.forget(&id) {
             self.mailbox.put(Change::gone(id, parts));
@@ -125,22 +121,27 @@ impl Intake {
     }
 }
 
-fn too_large(json: &[u8]) -> Unreadable {
-    Unreadable {
-        identity: identity(json),
-        reason: format!(
-            "is larger than {} MiB, or nested too deep; it stays as it was",
-            MAX_OBJECT >> 20
-        ),
+fn read(shape: Shape, text: Text<'_>) -> Result<Object, Unreadable> {
+    match (text.size, text.encoding) {
+        (Size::Whole, Encoding::Json) => Object::from_json(shape, text.bytes),
+        (Size::Whole, Encoding::Protobuf) => Object::from_protobuf(shape, text.bytes),
+        (Size::Cut, _) => Err(Unreadable {
+            identity: identity(text),
+            reason: format!(
+                "is larger than {} MiB, or nested too deep; it stays as it was",
+                MAX_OBJECT >> 20
+            ),
+        }),
     }
 }
 
-fn identity(json: &[u8]) -> Option<HeaderMeta> {
-    #[derive(Deserialize)]
-    struct Named {
-        metadata: HeaderMeta,
+/// Whatever an answer holds, it can be asked for everything that a follower may want of it.
+pub(super) fn fuzz_text(text: Text<'_>) {
+    let object = Line::read(text).map_or(text, |line| line.object);
+    let _ = (Bookmark::read(object), Status::read(object), identity(object));
+    for shape in Shape::ALL {
+        if let Ok(object) = read(shape, object) {
+            Change::of(&object, &Interner::default());
+        }
     }
-    serde_json::from_slice(json)
-        .ok()
-        .map(|Named { metadata }| metadata)
 }

@@ -51,8 +51,8 @@ impl Follower {
 
     async fn read_list(&mut self, list: &List, items: Items) -> Result<ListMeta, Trouble> {
         let uri = self.intake.resource.list(list);
-        let mut answer = self.api.get(&uri, self.timing.answer).await?;
-        let mut reader = ListReader::default();
+        let mut answer = self.get(&uri).await?;
+        let mut reader = ListReader::new(answer.encoding);
         let mut held = Vec::new();
         let mut is_believed = None;
         loop {
@@ -72,24 +72,24 @@ impl Follower {
                     continue;
                 }
                 let (_, news) = self.intake.read(item, Origin::List);
-                let envelope = || envelope(&reader.envelope_so_far(), &self.intake.resource);
-                if *is_believed.get_or_insert_with(|| envelope().is_ok()) {
+                let is_list = || list_meta(reader.envelope_so_far(), &self.intake.resource).is_ok();
+                if *is_believed.get_or_insert_with(is_list) {
                     news.into_iter().for_each(|news| self.intake.tell(news));
                 } else {
                     held.extend(news);
                 }
             }
         }
-        let whole = reader.finish().map_err(|error| answer.garbage(error))?;
-        let meta = envelope(&whole, &self.intake.resource).map_err(|reason| answer.garbage(reason))?;
+        let meta = list_meta(reader.finish(), &self.intake.resource);
+        let meta = meta.map_err(|reason| answer.garbage(reason))?;
         held.into_iter().for_each(|news| self.intake.tell(news));
         Ok(meta)
     }
 }
 
 /// What a list says is believed, and what it does not mention is taken as gone: it must be a list beyond doubt.
-fn envelope(json: &[u8], resource: &Resource) -> Result<ListMeta, String> {
-    let Envelope { kind, metadata } = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+fn list_meta(envelope: Result<Envelope, String>, resource: &Resource) -> Result<ListMeta, String> {
+    let Envelope { kind, metadata } = envelope?;
     let expected = resource.shape().kind();
     if kind.strip_suffix("List") != Some(expected) {
         return Err(format!("it is a {kind:?}, not a list of kind {expected}"));

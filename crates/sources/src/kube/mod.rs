@@ -4,8 +4,8 @@
 //! objects, only names and a hash of each. Talks to the API server and to nothing else. Whatever the server does or
 //! fails to do, what was published stays in force, and only a complete list makes an object disappear unseen.
 //!
-//! The answers are asked for as JSON: the configured content type is accepted and has no effect, since
-//! decoding only the fields in use costs less than a full protobuf decode would.
+//! Objects are asked for in protobuf, as kube-proxy does, and in JSON where that is configured, or where a server
+//! does not write protobuf. Both are read by decoders that keep only the fields in use.
 
 mod api;
 mod backoff;
@@ -25,6 +25,7 @@ mod watch;
 pub use api::{Api, Trouble};
 pub use client::{Body, Refused, Timing as ClientTiming};
 pub use connect::{ConnectError, Connection, check_kubeconfig};
+pub use frame::Encoding;
 #[doc(hidden)]
 pub use frame::fuzz_frames;
 pub use requests::{Histogram, Measure, PluginUse, RequestCount, Requests};

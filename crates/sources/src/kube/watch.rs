@@ -30,7 +30,7 @@ impl Follower {
             Start::After(_) => Phase::Following,
         };
         let since = Instant::now();
-        let answer = self.api.get(&uri, self.timing.answer).await;
+        let answer = self.get(&uri).await;
         let answer = answer.map_err(|trouble| refused(trouble, phase))?;
         if phase == Phase::Listing {
             self.intake.begin_list();
@@ -41,7 +41,7 @@ impl Follower {
             phase,
             works: false,
         };
-        let mut reader = EventReader::default();
+        let mut reader = EventReader::new(open.answer.encoding);
         loop {
             let allowed = self.allowed_silence(&open);
             let data = match open.answer.piece(allowed).await {
@@ -110,14 +110,10 @@ impl Follower {
     fn event(&mut self, text: Text<'_>, open: &mut Open) -> Result<(), End> {
         let garbage = |error| {
             open.answer
-                .garbage(format!("{error}, in \"{}\"", excerpt(text.json)))
+                .garbage(format!("{error}, in \"{}\"", excerpt(text.bytes)))
         };
-        let line: Line<'_> = serde_json::from_slice(text.json).map_err(garbage)?;
-        let object = Text {
-            json: line.object.get().as_bytes(),
-            ..text
-        };
-        let version = match line.kind {
+        let Line { kind, object } = Line::read(text).map_err(garbage)?;
+        let version = match &*kind {
             "ADDED" | "MODIFIED" => {
                 let origin = match open.phase {
                     Phase::Listing => Origin::List,
@@ -127,20 +123,21 @@ impl Follower {
                 news.into_iter().for_each(|news| self.intake.tell(news));
                 version
             }
-            "DELETED" => self.intake.absent(object.json),
+            "DELETED" => self.intake.absent(object),
             "BOOKMARK" => {
-                let Bookmark { metadata } = serde_json::from_slice(object.json).map_err(garbage)?;
-                let annotations = metadata.annotations.unwrap_or_default();
-                let is_end = annotations.initial_events_end.as_deref() == Some("true");
-                if open.phase == Phase::Listing && is_end && !metadata.resource_version.is_empty() {
+                let Bookmark {
+                    resource_version,
+                    ends_list,
+                } = Bookmark::read(object).map_err(garbage)?;
+                if open.phase == Phase::Listing && ends_list && !resource_version.is_empty() {
                     self.list_time = open.since.elapsed();
-                    self.listed(metadata.resource_version);
+                    self.listed(resource_version);
                     open.phase = Phase::Following;
                     return Ok(());
                 }
-                metadata.resource_version
+                resource_version
             }
-            "ERROR" => return Err(refused(in_stream_error(object.json, &open.answer), open.phase)),
+            "ERROR" => return Err(refused(in_stream_error(object, &open.answer), open.phase)),
             other => {
                 let kind = excerpt(other.as_bytes());
                 tracing::debug!(

@@ -25,10 +25,20 @@ impl<'de> Deserialize<'de> for Annotations {
 }
 
 /// Which of the values that follows the key is wanted.
-enum Key {
+pub(super) enum Key {
     TriggerTime,
     Ours(String),
     Other,
+}
+
+impl Key {
+    pub(super) fn of(key: &str) -> Self {
+        match key.strip_prefix(OURS) {
+            Some(ours) => Key::Ours(ours.to_owned()),
+            None if key == TRIGGER_TIME => Key::TriggerTime,
+            None => Key::Other,
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for Key {
@@ -47,11 +57,7 @@ impl Visitor<'_> for KeyReader {
     }
 
     fn visit_str<E>(self, key: &str) -> Result<Key, E> {
-        Ok(match key.strip_prefix(OURS) {
-            Some(ours) => Key::Ours(ours.to_owned()),
-            None if key == TRIGGER_TIME => Key::TriggerTime,
-            None => Key::Other,
-        })
+        Ok(Key::of(key))
     }
 }
 

@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::protobuf::Identity;
+use super::wire::{Malformed, Message};
 use super::{EndpointSlice, Endpoints, Header, HeaderMeta, Meta, Node, Service, ServiceCidr};
 use crate::bounded;
 
@@ -17,6 +19,14 @@ pub enum Shape {
 }
 
 impl Shape {
+    pub const ALL: [Shape; 5] = [
+        Shape::Service,
+        Shape::EndpointSlice,
+        Shape::Endpoints,
+        Shape::Node,
+        Shape::ServiceCidr,
+    ];
+
     /// The shape of objects that call themselves so; `None` for all that a service proxy does not look at.
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
         match (api_version, kind) {
@@ -74,6 +84,25 @@ impl Object {
     /// Reads an object from a tree.
     pub fn from_value(shape: Shape, value: &serde_json::Value) -> Result<Self, Unreadable> {
         Self::read(shape, || value)
+    }
+
+    /// Reads an object from protobuf, without its wrapping.
+    pub fn from_protobuf(shape: Shape, bytes: &[u8]) -> Result<Self, Unreadable> {
+        let read = match shape {
+            Shape::Service => message(bytes).map(Object::Service),
+            Shape::EndpointSlice => message(bytes).map(Object::EndpointSlice),
+            Shape::Endpoints => message(bytes).map(Object::Endpoints),
+            Shape::Node => message(bytes).map(Object::Node),
+            Shape::ServiceCidr => message(bytes).map(Object::ServiceCidr),
+        };
+        read.map_err(|malformed| {
+            let mut identity = Identity::default();
+            identity.merge_beginning(bytes);
+            Unreadable {
+                identity: Some(identity.0),
+                reason: malformed.to_string(),
+            }
+        })
     }
 
     fn read<'de, D>(shape: Shape, source: impl Fn() -> D) -> Result<Self, Unreadable>
@@ -148,6 +177,10 @@ impl<'de> Source<'de> for &'de serde_json::Value {
 
 fn typed<'de, T: DeserializeOwned>(source: impl Source<'de>) -> Result<Box<T>, String> {
     source.read::<T>().map(Box::new)
+}
+
+fn message<'a, T: Message<'a> + Default>(bytes: &'a [u8]) -> Result<Box<T>, Malformed> {
+    T::read(bytes).map(Box::new)
 }
 
 fn readable(error: &serde_path_to_error::Error<serde_json::Error>) -> String {

@@ -1,4 +1,4 @@
-//! The Kubernetes objects as they arrive: only the fields that are used, in serde form.
+//! The Kubernetes objects as they arrive, in JSON (by serde) or protobuf: only the fields that are used.
 //!
 //! Pure data. Unknown fields are skipped without being stored, `null` means "absent" everywhere, and numbers
 //! are read wide, so that an impossible value in one field is judged by `convert` and not by the decoder.
@@ -6,12 +6,15 @@
 mod annotations;
 mod any;
 mod node;
+mod protobuf;
 mod service;
 mod slice;
+pub(crate) mod wire;
 
 pub use annotations::{Annotations, TRIGGER_TIME};
 pub use any::{Object, Shape, Unreadable};
 pub use node::{Address, Node, NodeSpec, NodeStatus, ServiceCidr, ServiceCidrSpec, Taint};
+pub(crate) use protobuf::{Entry, Identity};
 pub use service::{
     AffinityConfig, ClientIp, Ingress, LoadBalancer, Service, ServicePort, ServiceSpec, ServiceStatus,
 };
@@ -19,6 +22,9 @@ pub use slice::{
     Conditions, EndpointAddress, EndpointPort, EndpointSlice, Endpoints, Hint, Hints, SliceEndpoint, Subset,
 };
 
+use std::borrow::Cow;
+
+use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 
 /// The part of `metadata` that matters.
@@ -35,8 +41,11 @@ pub struct Meta {
     pub labels: Labels,
     #[serde(deserialize_with = "nullable")]
     pub annotations: Annotations,
-    pub creation_timestamp: Option<String>,
-    pub deletion_timestamp: Option<String>,
+    /// In seconds since the epoch, if it says so in a way that can be read.
+    #[serde(rename = "creationTimestamp", deserialize_with = "seconds")]
+    pub created: Option<i64>,
+    #[serde(rename = "deletionTimestamp", deserialize_with = "is_given")]
+    pub deleted: bool,
 }
 
 /// The labels that mean something to a service proxy; all others are dropped while decoding.
@@ -77,6 +86,16 @@ pub struct HeaderMeta {
     pub namespace: String,
     #[serde(deserialize_with = "nullable")]
     pub resource_version: String,
+}
+
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    let text = Option::<Cow<'_, str>>::deserialize(deserializer)?;
+    let time = text.and_then(|text| text.parse::<Timestamp>().ok());
+    Ok(time.map(Timestamp::as_second))
+}
+
+fn is_given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::<Cow<'_, str>>::deserialize(deserializer)?.is_some())
 }
 
 /// Go writes empty lists and maps as `null`; both mean "nothing".

@@ -1,8 +1,9 @@
 //! Objects to facts: the tables of kube-proxy's own conversion tests, and everything that can be wrong with an object.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod nodes;
+mod protobuf;
 mod services;
 mod slices;
 

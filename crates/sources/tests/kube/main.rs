@@ -4,5 +4,6 @@
 
 mod failures;
 mod lists;
+mod protobuf;
 mod rig;
 mod watches;

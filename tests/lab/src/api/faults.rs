@@ -32,6 +32,20 @@ pub struct Faults {
     pub once: BTreeMap<String, Vec<u16>>,
     /// The connection is closed in the middle of the body of a list.
     pub truncate_lists: bool,
+    /// What comes of asking for protobuf; by default it is given where it can be.
+    pub protobuf: Option<Protobuf>,
+}
+
+/// What a server that does not write protobuf does when it is asked to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Protobuf {
+    /// It answers in JSON, which was accepted too.
+    Ignored,
+    /// It does not answer such a request (406).
+    Refused,
+    /// It says that it does, and then sends JSON.
+    Pretended,
 }
 
 /// Kinds of nonsense, with 200 OK and `application/json`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -22,8 +22,8 @@ use super::kinds::{self, Kind, Target};
 use super::query::Query;
 use super::selector::Selector;
 use super::store::{self, Object, Seen, Store};
-use super::watch::Watch;
-use super::{Faults, discovery, table};
+use super::watch::{Encoding, Watch, value_event};
+use super::{Faults, Protobuf, discovery, protobuf, table};
 
 type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
@@ -78,6 +78,7 @@ async fn handle(request: Request<Incoming>, store: Arc<Store>) -> Answer {
             .map(ToString::to_string)
             .unwrap_or_default(),
         user_agent: text(header::USER_AGENT),
+        accept: text(header::ACCEPT),
     });
     let faults = store.faults();
     if faults.delay_ms > 0 {
@@ -107,18 +108,46 @@ async fn handle(request: Request<Incoming>, store: Arc<Store>) -> Answer {
         return failure(403, "Forbidden", &message);
     }
     match head.method {
-        Method::GET => read(&target, &query, &head.headers, &store, &faults),
+        Method::GET => {
+            let accept = text(header::ACCEPT);
+            if protobuf::wanted(&accept) && faults.protobuf == Some(Protobuf::Refused) {
+                return failure(
+                    406,
+                    "NotAcceptable",
+                    "only the following media types are accepted: application/json",
+                );
+            }
+            in_protobuf(read(&target, &query, &accept, &store, &faults), &accept, &faults)
+        }
         method => write(&method, &target, &head.headers, &body, &store),
     }
 }
 
-fn read(
-    target: &Target<'_>,
-    query: &Query,
-    headers: &HeaderMap,
-    store: &Arc<Store>,
-    faults: &Faults,
-) -> Answer {
+/// A failure is told in the form that was asked for.
+fn in_protobuf(answer: Answer, accept: &str, faults: &Faults) -> Answer {
+    let Some(Failure(status)) = answer.extensions().get() else {
+        return answer;
+    };
+    match protobuf::encode(status) {
+        Ok(bytes) if protobuf::wanted(accept) && faults.protobuf.is_none() => {
+            let wrapped = protobuf::wrap("v1", "Status", &bytes);
+            self::bytes(answer.status().as_u16(), protobuf::CONTENT_TYPE, wrapped.into())
+        }
+        _ => answer,
+    }
+}
+
+/// How a kind is written for a client that accepts this.
+fn encoding(kind: &'static Kind, accept: &str, store: &Store, faults: &Faults) -> Encoding {
+    let is_wanted = protobuf::wanted(accept) && faults.protobuf.is_none();
+    if is_wanted && store.has_protobuf(kind) {
+        Encoding::Protobuf
+    } else {
+        Encoding::Json
+    }
+}
+
+fn read(target: &Target<'_>, query: &Query, accept: &str, store: &Arc<Store>, faults: &Faults) -> Answer {
     if let Some(name) = target.name {
         return match store.get(target.kind, target.namespace.unwrap_or_default(), name) {
             Some(object) => bytes(200, "application/json", object.json.clone()),
@@ -141,28 +170,43 @@ fn read(
     if let Some(garbage) = faults.garbage {
         return bytes(200, "application/json", garbage.body().into());
     }
-    if query.is_set("watch") {
-        return watch(target, selector, query, store, faults);
-    }
-    let accept = headers
-        .get(header::ACCEPT)
-        .and_then(|v| v.to_str().ok())
-        .unwrap_or_default();
-    let list = list(target, &selector, query, accept, store);
-    if faults.truncate_lists {
-        truncated(list)
+    let encoding = encoding(target.kind, accept, store, faults);
+    let answer = if query.is_set("watch") {
+        watch(target, selector, query, encoding, store, faults)
     } else {
-        list
+        list(target, &selector, query, accept, encoding, store)
+    };
+    let answer = if faults.truncate_lists && !query.is_set("watch") {
+        truncated(answer)
+    } else {
+        answer
+    };
+    if faults.protobuf == Some(Protobuf::Pretended) && protobuf::wanted(accept) {
+        pretended(answer)
+    } else {
+        answer
     }
+}
+
+/// The same answer under another name.
+fn pretended(mut answer: Answer) -> Answer {
+    let kind = HeaderValue::from_static(protobuf::CONTENT_TYPE);
+    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+    answer
 }
 
 fn watch(
     target: &Target<'_>,
     selector: Selector,
     query: &Query,
+    encoding: Encoding,
     store: &Arc<Store>,
     faults: &Faults,
 ) -> Answer {
+    let kind = match encoding {
+        Encoding::Json => "application/json",
+        Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+    };
     if query.is_set("sendInitialEvents") {
         let invalid = |why: &str| {
             let message = format!("ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: {why}");
@@ -170,8 +214,8 @@ fn watch(
         };
         if let Some(code) = faults.streaming_lists_code {
             let why = "the required storage feature RequestWatchProgress is disabled";
-            let event = json!({"type": "ERROR", "object": status(code, "InternalError", why)});
-            return bytes(200, "application/json", format!("{event}\n").into());
+            let event = value_event("ERROR", &status(code, "InternalError", why), encoding);
+            return bytes(200, kind, event.unwrap_or_default());
         }
         if faults.no_streaming_lists {
             return invalid(
@@ -185,19 +229,26 @@ fn watch(
         }
     }
     if faults.ended.contains(target.kind.plural) {
-        return bytes(200, "application/json", Bytes::new());
+        return bytes(200, kind, Bytes::new());
     }
-    let watch = Watch::new(target.kind, target.namespace, selector, query, faults);
+    let watch = Watch::new(target.kind, target.namespace, selector, query, faults, encoding);
     let (to, from) = mpsc::channel(256);
     tokio::spawn(watch.run(Arc::clone(store), to));
     let frames = futures::stream::unfold(from, |mut from| async {
         let line: Bytes = from.recv().await?;
         Some((Ok(Frame::data(line)), from))
     });
-    respond(200, "application/json", StreamBody::new(frames).boxed_unsync())
+    respond(200, kind, StreamBody::new(frames).boxed_unsync())
 }
 
-fn list(target: &Target<'_>, selector: &Selector, query: &Query, accept: &str, store: &Store) -> Answer {
+fn list(
+    target: &Target<'_>,
+    selector: &Selector,
+    query: &Query,
+    accept: &str,
+    encoding: Encoding,
+    store: &Store,
+) -> Answer {
     let kind = target.kind;
     let token = query.get("continue");
     let numbers = token
@@ -238,7 +289,18 @@ fn list(target: &Target<'_>, selector: &Selector, query: &Query, accept: &str, s
         let rows: Vec<&Object> = page.iter().map(Arc::as_ref).collect();
         return json_answer(200, &table::render(kind, version, &rows, store.age()));
     }
+    if encoding == Encoding::Protobuf
+        && let Some(body) = protobuf_list(kind, &metadata, page)
+    {
+        return bytes(200, protobuf::CONTENT_TYPE, body);
+    }
     bytes(200, "application/json", list_body(kind, &metadata, page))
+}
+
+fn protobuf_list(kind: &Kind, metadata: &Value, page: &[Arc<Object>]) -> Option<Bytes> {
+    let items: Option<Vec<&[u8]>> = page.iter().map(|object| object.protobuf.as_deref()).collect();
+    let list = protobuf::list(metadata, &items?).ok()?;
+    Some(protobuf::wrap(&kind.api_version(), &format!("{}List", kind.kind), &list).into())
 }
 
 fn list_body(kind: &Kind, metadata: &Value, page: &[Arc<Object>]) -> Bytes {
@@ -265,7 +327,7 @@ fn write(method: &Method, target: &Target<'_>, headers: &HeaderMap, body: &Bytes
         .get(header::CONTENT_TYPE)
         .is_some_and(|t| t == "application/vnd.kubernetes.protobuf")
     {
-        return failure(415, "UnsupportedMediaType", "the lab's server speaks JSON only");
+        return failure(415, "UnsupportedMediaType", "the lab's server reads JSON only");
     }
     if *method == Method::DELETE {
         return remove(target, store);
@@ -374,8 +436,15 @@ pub(super) fn status(code: u16, reason: &str, message: &str) -> Value {
 }
 
 fn failure(code: u16, reason: &str, message: &str) -> Answer {
-    json_answer(code, &status(code, reason, message))
+    let status = status(code, reason, message);
+    let mut answer = json_answer(code, &status);
+    answer.extensions_mut().insert(Failure(status));
+    answer
 }
+
+/// The Status of an answer that is a failure.
+#[derive(Debug, Clone)]
+struct Failure(Value);
 
 fn json_answer(code: u16, value: &Value) -> Answer {
     bytes(code, "application/json", value.to_string().into())

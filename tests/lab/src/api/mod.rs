@@ -1,8 +1,8 @@
 //! A small Kubernetes API server, for tests and for play.
 //!
 //! Lives here: list, watch, get and simple writes of the kinds that a service proxy reads, as the real server
-//! does them (selectors, resource versions, pages, bookmarks, streaming lists, 410), and every way in which it
-//! can fail ([`Faults`]). May touch one listening socket. Always holds: what a watch delivers, in order,
+//! does them (selectors, resource versions, pages, bookmarks, streaming lists, 410), in JSON and in protobuf, and
+//! every way in which it can fail ([`Faults`]). May touch one listening socket. Always holds: what a watch delivers, in order,
 //! turns the list it started from into the list that stands now.
 
 mod discovery;
@@ -11,6 +11,7 @@ pub mod generate;
 mod http;
 mod kinds;
 pub mod objects;
+pub mod protobuf;
 mod query;
 mod selector;
 mod store;
@@ -28,7 +29,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-pub use faults::{Faults, Garbage};
+pub use faults::{Faults, Garbage, Protobuf};
 pub use store::Seen;
 
 use crate::netns::Namespace;

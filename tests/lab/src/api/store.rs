@@ -9,8 +9,8 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::Faults;
 use super::kinds::{self, Kind};
+use super::{Faults, protobuf};
 
 /// Changes that a watch can still be resumed from; the real server also forgets.
 const HISTORY: usize = 100_000;
@@ -22,12 +22,19 @@ const PAGED_LISTS: usize = 8;
 pub(super) struct Object {
     pub(super) value: Value,
     pub(super) json: Bytes,
+    /// Unless there is no such form of it.
+    pub(super) protobuf: Option<Bytes>,
 }
 
 impl Object {
     fn new(value: Value) -> Arc<Object> {
         let json = Bytes::from(value.to_string());
-        Arc::new(Object { value, json })
+        let protobuf = protobuf::encode(&value).ok().map(Bytes::from);
+        Arc::new(Object {
+            value,
+            json,
+            protobuf,
+        })
     }
 
     /// The same content under another version: a deleted object carries that of its deletion.
@@ -67,6 +74,7 @@ pub struct Seen {
     /// Path and query, as sent.
     pub path: String,
     pub user_agent: String,
+    pub accept: String,
 }
 
 /// A list that a client reads in pages, as it stood when the first was read.
@@ -215,6 +223,12 @@ impl Store {
             .take_while(|(k, _)| k.0 == kind)
             .map(|(_, o)| Arc::clone(o));
         (state.version, objects.collect())
+    }
+
+    /// Whether every object of the kind has its form in protobuf.
+    pub(super) fn has_protobuf(&self, kind: &'static Kind) -> bool {
+        let (_, objects) = self.list(kind);
+        protobuf::knows(kind) && objects.iter().all(|object| object.protobuf.is_some())
     }
 
     /// Keeps a list for later pages of it, under a number that is the list's own.

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::Faults;
 use super::kinds::Kind;
 use super::query::Query;
 use super::selector::Selector;
 use super::store::{Change, Object, Store, Tick};
+use super::{Faults, protobuf};
 
 const BOOKMARK_EVERY: Duration = Duration::from_secs(30);
 
@@ -31,6 +31,14 @@ pub(super) struct Watch {
     pub(super) limit: Option<Duration>,
     pub(super) cut_after: Option<u64>,
     pub(super) silent: bool,
+    pub(super) encoding: Encoding,
+}
+
+/// How a watch is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Json,
+    Protobuf,
 }
 
 impl Watch {
@@ -40,6 +48,7 @@ impl Watch {
         selector: Selector,
         query: &Query,
         faults: &Faults,
+        encoding: Encoding,
     ) -> Watch {
         Watch {
             kind,
@@ -51,6 +60,7 @@ impl Watch {
             limit: query.number("timeoutSeconds").map(Duration::from_secs),
             cut_after: faults.cut_after,
             silent: faults.silent.contains(kind.plural),
+            encoding,
         }
     }
 
@@ -77,17 +87,19 @@ impl Watch {
             to,
             sent: 0,
             limit: self.cut_after,
+            kind: self.kind,
+            encoding: self.encoding,
         };
         let mut version = self.from;
         if self.initial || version == 0 {
             let (now, objects) = store.list(self.kind);
             version = now;
             for object in objects.iter().filter(|o| self.covers(o)) {
-                if out.event("ADDED", &object.json).await.is_none() {
+                if out.object("ADDED", object).await.is_none() {
                     return;
                 }
             }
-            if self.initial && out.bookmark(self.kind, version, true).await.is_none() {
+            if self.initial && out.bookmark(version, true).await.is_none() {
                 return;
             }
         }
@@ -112,7 +124,7 @@ impl Watch {
             }
             let changes = store.since(version).filter(|_| tick.expiries == first.expiries);
             let Some(changes) = changes else {
-                return out.event("ERROR", gone().to_string().as_bytes()).await;
+                return out.value("ERROR", &gone()).await;
             };
             for change in &changes {
                 self.forward(change, out).await?;
@@ -125,7 +137,7 @@ impl Watch {
                 next_bookmark = Instant::now() + BOOKMARK_EVERY;
                 // a version that the server has not reached is no progress to speak of
                 if self.bookmarks && version <= tick.version {
-                    out.bookmark(self.kind, version, false).await?;
+                    out.bookmark(version, false).await?;
                 }
             }
             tokio::select! {
@@ -146,9 +158,9 @@ impl Watch {
         let now = change.new.as_ref().filter(|o| self.covers(o));
         match (before, now) {
             (None, None) => Some(()),
-            (None, Some(new)) => out.event("ADDED", &new.json).await,
-            (Some(_), Some(new)) => out.event("MODIFIED", &new.json).await,
-            (Some(old), None) => out.event("DELETED", &old.at_version(change.version).json).await,
+            (None, Some(new)) => out.object("ADDED", new).await,
+            (Some(_), Some(new)) => out.object("MODIFIED", new).await,
+            (Some(old), None) => out.object("DELETED", &old.at_version(change.version)).await,
         }
     }
 }
@@ -157,32 +169,66 @@ struct Sender {
     to: mpsc::Sender<Bytes>,
     sent: u64,
     limit: Option<u64>,
+    kind: &'static Kind,
+    encoding: Encoding,
 }
 
 impl Sender {
-    /// `None`: the watch is over.
-    async fn event(&mut self, what: &str, object: &[u8]) -> Option<()> {
+    /// `None`: the watch is over, as for an object that cannot be written as was agreed.
+    async fn object(&mut self, what: &str, object: &Object) -> Option<()> {
+        let frame = match self.encoding {
+            Encoding::Json => json_event(what, &object.json),
+            Encoding::Protobuf => {
+                let (api_version, bytes) = (self.kind.api_version(), object.protobuf.as_ref()?);
+                protobuf::event(what, &protobuf::wrap(&api_version, self.kind.kind, bytes))
+            }
+        };
+        self.send(frame).await
+    }
+
+    async fn value(&mut self, what: &str, object: &Value) -> Option<()> {
+        self.send(value_event(what, object, self.encoding)?).await
+    }
+
+    async fn send(&mut self, frame: Bytes) -> Option<()> {
         if self.limit.is_some_and(|limit| self.sent >= limit) {
             return None;
         }
         self.sent += 1;
-        let mut line = Vec::with_capacity(object.len() + 40);
-        line.extend_from_slice(format!(r#"{{"type":"{what}","object":"#).as_bytes());
-        line.extend_from_slice(object);
-        line.extend_from_slice(b"}\n");
-        self.to.send(line.into()).await.ok()
+        self.to.send(frame).await.ok()
     }
 
-    async fn bookmark(&mut self, kind: &Kind, version: u64, initial: bool) -> Option<()> {
+    async fn bookmark(&mut self, version: u64, initial: bool) -> Option<()> {
         let mut object = json!({
-            "kind": kind.kind, "apiVersion": kind.api_version(),
+            "kind": self.kind.kind, "apiVersion": self.kind.api_version(),
             "metadata": {"resourceVersion": version.to_string(), "creationTimestamp": null},
         });
         if initial {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        self.event("BOOKMARK", object.to_string().as_bytes()).await
+        self.value("BOOKMARK", &object).await
     }
+}
+
+fn json_event(what: &str, object: &[u8]) -> Bytes {
+    let mut line = Vec::with_capacity(object.len() + 40);
+    line.extend_from_slice(format!(r#"{{"type":"{what}","object":"#).as_bytes());
+    line.extend_from_slice(object);
+    line.extend_from_slice(b"}\n");
+    line.into()
+}
+
+/// An event with an object that is not in the store.
+pub(super) fn value_event(what: &str, object: &Value, encoding: Encoding) -> Option<Bytes> {
+    if encoding == Encoding::Json {
+        return Some(json_event(what, object.to_string().as_bytes()));
+    }
+    let text = |name: &str| object[name].as_str().unwrap_or_default();
+    let bytes = protobuf::encode(object).ok()?;
+    Some(protobuf::event(
+        what,
+        &protobuf::wrap(text("apiVersion"), text("kind"), &bytes),
+    ))
 }
 
 fn gone() -> Value {

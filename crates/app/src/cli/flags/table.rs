@@ -54,7 +54,7 @@ pub static FLAGS: &[Flag] = flags! {
         * "master" Text(|t| &mut t.master)
             "URL of the API server; overrides the one in the kubeconfig.";
         - "kube-api-content-type" Text(|t| &mut t.config.client.content_type)
-            "Accepted for compatibility; objects travel as JSON.";
+            "How objects are asked for: application/vnd.kubernetes.protobuf, or application/json.";
         - "kube-api-qps" Float32(|t| &mut t.config.client.qps)
             "Requests per second to the API server; negative is unlimited.";
         - "kube-api-burst" Int32(|t| &mut t.config.client.burst)

@@ -1,49 +1,18 @@
-//! Cuts what arrives from an API server into JSON texts of bounded size, without waiting for the whole answer.
+//! Lists and watches in JSON, whose parts end where their brackets do.
 
-/// An object that is larger as JSON is not served; no API server can store one.
-pub(super) const MAX_OBJECT: usize = 8 << 20;
-/// What surrounds the items of a list, or the whole of an error.
-const MAX_ENVELOPE: usize = 1 << 20;
-/// A longer string inside an object is replaced by a note of its length: nothing that is served is so long.
-const MAX_STRING: usize = 4 << 10;
+use super::{Encoding, Found, FrameError, MAX_ENVELOPE, MAX_OBJECT, Size, Text, USUAL_OBJECT, excerpt};
+use crate::objects::wire::MAX_TEXT;
+
 /// As deep as the decoder goes.
 const MAX_DEPTH: usize = 127;
 /// How deep the fields lie that are left out of an object that is too large: `object.metadata.annotations`.
 const LEVELS: usize = 4;
-/// A buffer that grew beyond this is not kept for the next object.
-const USUAL_OBJECT: usize = 256 << 10;
-
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum FrameError {
-    #[error("it is not JSON: it begins with \"{0}\"")]
-    NotJson(String),
-    #[error("what surrounds the items is longer than {MAX_ENVELOPE} bytes")]
-    TooLong,
-    #[error("its brackets do not match")]
-    Unbalanced,
-    #[error("it ends in the middle, after {0} bytes")]
-    Truncated(usize),
-}
-
-/// One JSON text out of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Text<'a> {
-    pub(super) json: &'a [u8],
-    pub(super) size: Size,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Size {
-    Whole,
-    /// It was larger, or nested deeper, than an object may be. What is left is good for its name and for nothing else.
-    Cut,
-}
 
 /// Takes the answer to a list apart: each item by itself, and the envelope that is left without them.
 ///
 /// Only brackets, strings and commas are looked at; whether an item is an object is found out when it is decoded.
 #[derive(Debug)]
-pub(super) struct ListReader {
+pub(in super::super) struct ListReader {
     envelope: Value,
     item: Value,
     in_items: bool,
@@ -66,15 +35,22 @@ impl Default for ListReader {
 
 impl ListReader {
     /// Takes from the next piece of the answer until it completes an item, or is used up (`None`).
-    pub(super) fn next(&mut self, input: &mut &[u8]) -> Result<Option<Text<'_>>, FrameError> {
+    pub(super) fn next<'s, 'i: 's>(
+        &'s mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<Text<'s>>, FrameError> {
         if self.handed_out {
             self.item.clear();
         }
         let length = input.len();
-        let complete = self.advance(input);
+        let found = self.advance(input);
         self.seen += length - input.len();
-        self.handed_out = complete?;
-        Ok(self.handed_out.then(|| self.item.text()))
+        let found = found?;
+        self.handed_out = matches!(found, Some(Found::Gathered));
+        Ok(found.map(|found| match found {
+            Found::InPlace(json) => whole(json),
+            Found::Gathered => self.item.text(),
+        }))
     }
 
     /// What was not an item so far, made whole: the items follow the kind and version of a list.
@@ -95,12 +71,17 @@ impl ListReader {
         }
     }
 
-    /// Tells whether an item is complete.
-    fn advance(&mut self, input: &mut &[u8]) -> Result<bool, FrameError> {
+    /// Finds the next item that is complete.
+    fn advance<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Found<'i>>, FrameError> {
         while !input.is_empty() {
             if !self.in_items {
                 self.advance_envelope(input)?;
                 continue;
+            }
+            if self.item.bytes.is_empty()
+                && let Some(item) = whole_item(input)
+            {
+                return Ok(Some(Found::InPlace(item)));
             }
             let special = self.item.take_plain(input);
             match special {
@@ -111,8 +92,9 @@ impl ListReader {
                         self.envelope.step(end)?;
                     }
                     if !self.item.is_blank() {
-                        return Ok(true);
+                        return Ok(Some(Found::Gathered));
                     }
+                    self.item.bytes.clear();
                 }
                 Some(byte) => {
                     *input = &input[1..];
@@ -121,7 +103,7 @@ impl ListReader {
                 None => {}
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn advance_envelope(&mut self, input: &mut &[u8]) -> Result<(), FrameError> {
@@ -142,7 +124,7 @@ impl ListReader {
 
 /// Takes a watch apart: one JSON object after another.
 #[derive(Debug)]
-pub(super) struct EventReader {
+pub(in super::super) struct EventReader {
     event: Value,
 }
 
@@ -156,13 +138,23 @@ impl Default for EventReader {
 
 impl EventReader {
     /// Takes from the next piece of the answer until it completes an event, or is used up (`None`).
-    pub(super) fn next(&mut self, input: &mut &[u8]) -> Result<Option<Text<'_>>, FrameError> {
+    pub(super) fn next<'s, 'i: 's>(
+        &'s mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<Text<'s>>, FrameError> {
         if self.event.is_complete() {
             self.event.clear();
         }
         while !input.is_empty() {
-            if !self.event.is_open() && !skip_blank(input, false)? {
-                continue;
+            if !self.event.is_open() {
+                if !skip_blank(input, false)? {
+                    continue;
+                }
+                if let Some(length) = whole_object(input) {
+                    let (event, rest) = input.split_at(length);
+                    *input = rest;
+                    return Ok(Some(whole(event)));
+                }
             }
             if let Some(byte) = self.event.take_plain(input) {
                 *input = &input[1..];
@@ -173,6 +165,63 @@ impl EventReader {
             }
         }
         Ok(None)
+    }
+}
+
+fn whole(json: &[u8]) -> Text<'_> {
+    Text {
+        bytes: json,
+        encoding: Encoding::Json,
+        size: Size::Whole,
+    }
+}
+
+/// Takes an item that has arrived whole, up to the comma or bracket after it. Most do: looking at them where they are
+/// is a good deal cheaper than gathering them.
+fn whole_item<'i>(input: &mut &'i [u8]) -> Option<&'i [u8]> {
+    let from = input.trim_ascii_start();
+    let (item, rest) = from.split_at(whole_object(from)?);
+    let rest = rest.trim_ascii_start();
+    matches!(rest.first(), Some(b',' | b']')).then(|| *input = rest)?;
+    Some(item)
+}
+
+/// The length of the object that the input begins with, if all of it is there and nothing of it is to be left out.
+fn whole_object(input: &[u8]) -> Option<usize> {
+    let mut depth = 0;
+    let mut at = 0;
+    if input.first() != Some(&b'{') {
+        return None;
+    }
+    loop {
+        match input.get(at)? {
+            b'"' => at += 1 + string_length(&input[at + 1..])?,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+        if depth == 0 {
+            return (at <= MAX_OBJECT).then_some(at);
+        }
+        if depth > MAX_DEPTH {
+            return None;
+        }
+    }
+}
+
+/// The length of a string up to its closing quote, if it is there and the string not too long.
+fn string_length(input: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += input[at..].iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+        if input[at] == b'"' {
+            return (at <= MAX_TEXT).then_some(at);
+        }
+        at += 2;
+        if at > input.len() {
+            return None;
+        }
     }
 }
 
@@ -239,7 +288,8 @@ impl Value {
 
     fn text(&self) -> Text<'_> {
         Text {
-            json: self.bytes.trim_ascii(),
+            bytes: self.bytes.trim_ascii(),
+            encoding: Encoding::Json,
             size: self.size,
         }
     }
@@ -330,8 +380,7 @@ impl Value {
         if self.resume_at.is_some() {
             return;
         }
-        if self.in_string && (self.left_out > 0 || self.bytes.len() - self.string + bytes.len() > MAX_STRING)
-        {
+        if self.in_string && (self.left_out > 0 || self.bytes.len() - self.string + bytes.len() > MAX_TEXT) {
             self.left_out += self.bytes.len() - self.string + bytes.len();
             self.bytes.truncate(self.string);
             return;
@@ -367,71 +416,31 @@ impl Value {
     }
 }
 
-/// The beginning of something that was not expected.
-pub(super) fn excerpt(bytes: &[u8]) -> String {
-    const MAX: usize = 60;
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX)]);
-    let dots = if bytes.len() > MAX { "..." } else { "" };
-    format!("{}{dots}", text.escape_debug())
-}
-
-/// The door for fuzzing: whatever arrives, in whatever pieces, comes apart into the same texts of bounded size, or is
-/// refused, and no object that the decoder could read is refused.
-pub fn fuzz_frames(data: &[u8]) {
-    let list = read_list(data, data.len()).ok();
-    let events = read_events(data, data.len()).ok();
-    for piece in [1, 3, 64] {
-        assert_eq!(
-            list,
-            read_list(data, piece).ok(),
-            "pieces of {piece} bytes matter"
-        );
-        assert_eq!(
-            events,
-            read_events(data, piece).ok(),
-            "pieces of {piece} bytes matter"
-        );
-    }
-    let is_object = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(data).is_ok();
-    assert!(!is_object || events.as_ref().is_some_and(|events| events.len() == 1));
-    let texts = list
-        .iter()
-        .flat_map(|(items, _)| items)
-        .chain(events.iter().flatten());
-    texts.for_each(|(text, _)| assert!(text.len() <= MAX_OBJECT));
-}
-
-type Texts = Vec<(String, Size)>;
-
-/// All items of a list that arrives in pieces, and its envelope.
-fn read_list(data: &[u8], piece: usize) -> Result<(Texts, String), FrameError> {
-    let mut reader = ListReader::default();
-    let mut found = Vec::new();
-    for mut bytes in data.chunks(piece.max(1)) {
-        while let Some(item) = reader.next(&mut bytes)? {
-            found.push((String::from_utf8_lossy(item.json).into_owned(), item.size));
-        }
-    }
-    Ok((found, String::from_utf8_lossy(&reader.finish()?).into_owned()))
-}
-
-/// All events of a watch that arrives in pieces.
-fn read_events(data: &[u8], piece: usize) -> Result<Texts, FrameError> {
-    let mut reader = EventReader::default();
-    let mut found = Vec::new();
-    for mut bytes in data.chunks(piece.max(1)) {
-        while let Some(event) = reader.next(&mut bytes)? {
-            found.push((String::from_utf8_lossy(event.json).into_owned(), event.size));
-        }
-    }
-    Ok(found)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    type Texts = Vec<(String, Size)>;
+
+    fn read_list(json: &[u8], piece: usize) -> Result<(Texts, String), FrameError> {
+        let mut reader = ListReader::default();
+        let mut found = Vec::new();
+        for mut bytes in json.chunks(piece) {
+            while let Some(item) = reader.next(&mut bytes)? {
+                found.push((String::from_utf8_lossy(item.bytes).into_owned(), item.size));
+            }
+        }
+        Ok((found, String::from_utf8_lossy(&reader.finish()?).into_owned()))
+    }
+
+    fn read_events(json: &[u8], piece: usize) -> Result<Texts, FrameError> {
+        let found = super::super::read_events(json, Encoding::Json, piece)?.into_iter();
+        Ok(found
+            .map(|(event, size)| (String::from_utf8_lossy(&event).into_owned(), size))
+            .collect())
+    }
 
     fn read(json: &str, piece: usize) -> Result<(Vec<String>, String), FrameError> {
         let (items, envelope) = read_list(json.as_bytes(), piece)?;
@@ -536,7 +545,7 @@ mod tests {
 
     #[test]
     fn long_strings_are_replaced_by_a_note() {
-        let fits = "\\n".repeat(MAX_STRING / 2);
+        let fits = "\\n".repeat(MAX_TEXT / 2);
         let long = "ü\\u00fc\\\"".repeat(1 << 20);
         let json = format!(r#"{{"items":[{{"a":"{fits}","b":"{long}","c":"{{"}},{{"d":1}}]}}"#);
         for piece in [1, 7, 4096, 1 << 20] {
