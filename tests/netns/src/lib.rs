@@ -1,7 +1,8 @@
 //! The packet table: the built `ferry` in the lab's network, held to what its packets should do.
 //!
 //! Lives here: how to run `ferry` beside a cluster ([`Stage`]), the recorded scenarios as cases ([`recorded`]),
-//! cases where the cluster changes under traffic ([`live`]) or another proxy takes over ([`switch`]). The mode is a
+//! cases where the cluster changes under traffic ([`live`]) or another proxy takes over ([`switch`]), and what Kubernetes'
+//! own end-to-end tests ask beyond that ([`sig_network`]). The mode is a
 //! parameter of every case, so one table holds for all of them; the tests of this package run what this kernel has,
 //! the virtual machine runs ipvs. May touch namespaces that the lab made. Always holds: what a case started ends with
 //! it.
@@ -12,6 +13,7 @@ pub mod objects;
 mod proxy;
 pub mod random;
 pub mod recorded;
+pub mod sig_network;
 mod stage;
 pub mod switch;
 pub mod traffic;

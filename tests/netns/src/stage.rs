@@ -1,12 +1,13 @@
 //! Everything a case needs: the network, the cluster, and `ferry` on the node.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use ferry_lab::api::{Api, default_objects};
 use ferry_lab::at_most;
-use ferry_lab::netns::{Network, Outcome, Probe};
+use ferry_lab::netns::{Network, Outcome, Probe, Proto};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -68,6 +69,11 @@ impl Stage {
 
     pub fn network(&self) -> &Network {
         &self.network
+    }
+
+    /// One more server somewhere.
+    pub fn listen(&mut self, host: &str, proto: Proto, at: SocketAddr) -> Result<()> {
+        self.network.listen(host, proto, at)
     }
 
     pub fn api(&self) -> &Api {

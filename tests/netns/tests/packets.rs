@@ -101,6 +101,25 @@ mod switch {
     }
 }
 
+mod sig_network {
+    use ferry_netns::{Mode, sig_network};
+
+    #[test]
+    fn nftables() {
+        super::holds(sig_network::cases(Mode::Nftables));
+    }
+
+    #[test]
+    fn iptables() {
+        super::holds(sig_network::cases(Mode::Iptables));
+    }
+
+    #[test]
+    fn userspace() {
+        super::holds(sig_network::cases(Mode::Userspace));
+    }
+}
+
 /// A scenario that nobody runs proves nothing.
 #[test]
 fn every_scenario_is_in_the_table() {
@@ -116,4 +135,40 @@ fn every_scenario_is_in_the_table() {
         let modes = recorded.iter().filter(|mode| scenario.runs_in(**mode)).count() + 1;
         assert_eq!(times, modes, "{name}");
     }
+}
+
+/// Every test that docs/conformance.md names is there, and every case is named.
+#[test]
+fn the_conformance_table_names_tests_that_exist() {
+    let page = include_str!("../../../docs/conformance.md");
+    let scenarios: Vec<String> = ferry_lab::oracle::scenarios()
+        .unwrap()
+        .into_iter()
+        .map(|scenario| scenario.name)
+        .collect();
+    let live = include_str!("../src/live.rs");
+    let mut cases: Vec<&str> = ferry_netns::sig_network::names().collect();
+    for row in page.lines().filter(|line| line.starts_with("| ")) {
+        let place = row
+            .trim_end_matches(" |")
+            .rsplit_once(" | ")
+            .map_or("", |(_, place)| place);
+        for part in place.split("; ") {
+            let Some((kind, names)) = part.split_once(' ') else {
+                continue;
+            };
+            let names = names.split(" (").next().unwrap_or_default();
+            for name in names.split(", ") {
+                let known = match kind {
+                    "recorded" => scenarios.iter().any(|scenario| scenario == name),
+                    "live" => live.contains(&format!("pub fn {name}(")),
+                    "case" => ferry_netns::sig_network::names().any(|case| case == name),
+                    _ => continue,
+                };
+                assert!(known, "{kind} {name} does not exist: {row}");
+                cases.retain(|case| *case != name);
+            }
+        }
+    }
+    assert!(cases.is_empty(), "not in docs/conformance.md: {cases:?}");
 }

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
     let alone = [
         cases::of(scale::CASES, &[Share::Legacy]),
         packets::live(),
+        packets::sig_network(),
         vec![packets::switch()],
     ];
     let rooms = [

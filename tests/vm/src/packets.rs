@@ -76,6 +76,36 @@ pub(crate) fn switch() -> RoomCase {
     }
 }
 
+/// Kubernetes' own cases in the mode that the host's kernel lacks, and those of a protocol that it lacks.
+pub(crate) fn sig_network() -> Vec<RoomCase> {
+    let case = |name: &str, share, mode: Mode, run: fn(Mode) -> anyhow::Result<()>| RoomCase {
+        name: format!("packets::{}::{name}", mode.as_str()),
+        shares: share,
+        run: Box::new(move || run(mode).unwrap()),
+    };
+    vec![
+        case(
+            "sig_network",
+            &[Share::Legacy],
+            Mode::Ipvs,
+            table::sig_network::cases,
+        ),
+        case("sctp", &[Share::NfTables], Mode::Ipvs, table::sig_network::sctp),
+        case(
+            "sctp",
+            &[Share::NfTables],
+            Mode::Nftables,
+            table::sig_network::sctp,
+        ),
+        case(
+            "sctp",
+            &[Share::NfTables],
+            Mode::Iptables,
+            table::sig_network::sctp,
+        ),
+    ]
+}
+
 pub(crate) fn live() -> Vec<RoomCase> {
     let case = |mode: Mode, (name, case): Live| RoomCase {
         name: format!("packets::{}::{name}", mode.as_str()),
