@@ -309,7 +309,7 @@ fn types(run: &mut Run) -> Result<()> {
         if now["spec"]["type"] == "NodePort" {
             run.answers(node_port("client", Proto::Tcp)?, &["pod1:8080"])?;
         }
-        run.apply(&[name.clone()])?;
+        run.apply(std::slice::from_ref(&name))?;
         run.nobody_answers(run.probe("pod2", 80, Proto::Tcp)?)?;
         run.nobody_answers(node_port("client", Proto::Tcp)?)?;
     }
@@ -408,7 +408,7 @@ fn health_check_node_port(run: &mut Run) -> Result<()> {
         run.apply(&[service.clone(), slice.clone()])?;
         run.health_check_is("200")?;
         run.answers(node_port("client", Proto::Tcp)?.times(MANY), &["pod1:8080"])?;
-        run.apply(&[cluster.clone()])?;
+        run.apply(std::slice::from_ref(&cluster))?;
         run.health_check_is("000")?;
         run.answers(
             node_port("client", Proto::Tcp)?.times(MANY),
