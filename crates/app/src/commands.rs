@@ -1,21 +1,28 @@
 //! The commands beside the daemon: they show, and change nothing.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+mod compare;
+
+pub use compare::compare;
+
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use ferry_model::{Event, Host, Planner, Protocol};
+use ferry_model::{Event, Planner, Protocol};
 use ferry_sources::{Kind, Mailbox};
 
 use crate::cli::{Invocation, Origin, Output, Refused, invalid};
 use crate::config::Settings;
-use crate::config::values::{parse_ip, quote, split_host_port};
+use crate::config::values::{GoDuration, parse_ip, quote, split_host_port};
 use crate::demo::Afterwards;
 use crate::explain::{ExplainReport, ExplainRequest, Verdict};
+use crate::facts::host_of;
 use crate::modes::Mode;
-use crate::status::{self, AddressSource, PlanReport, RulesReport, TraceReport, TraceRequest};
+use crate::status::{
+    self, AddressSource, HistoryRequest, PlanReport, RulesReport, TraceReport, TraceRequest,
+};
 use crate::{daemon, demo};
 
 /// How long a source may take to tell everything once.
@@ -133,6 +140,42 @@ pub fn status(invocation: Invocation) -> anyhow::Result<ExitCode> {
     print(output, &status::ask_status(&invocation.socket())?)
 }
 
+/// `ferry history`
+pub fn history(invocation: Invocation) -> anyhow::Result<ExitCode> {
+    let output = invocation.output()?;
+    let since = invocation.typed.extra.since;
+    let request = HistoryRequest {
+        service: invocation.service()?,
+        since_seconds: (since > GoDuration::ZERO).then(|| since.nanos() as f64 / 1e9),
+    };
+    print(output, &status::ask_history(&invocation.socket(), request)?)
+}
+
+/// `ferry diff`
+pub fn diff(invocation: Invocation) -> anyhow::Result<ExitCode> {
+    invocation.no_arguments()?;
+    let output = invocation.output()?;
+    let report = match status::ask_diff(&invocation.socket()) {
+        Ok(report) => report,
+        Err(error) => return Ok(cannot_tell(&error)),
+    };
+    print(output, &report)?;
+    Ok(match report.agrees() {
+        Some(true) => ExitCode::SUCCESS,
+        Some(false) => ExitCode::from(DIFFERENT),
+        None => ExitCode::from(CANNOT_TELL),
+    })
+}
+
+/// Exit codes of commands that compare, as diff(1) has them.
+const DIFFERENT: u8 = 1;
+const CANNOT_TELL: u8 = 2;
+
+fn cannot_tell(error: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("ferry: {error}");
+    ExitCode::from(CANNOT_TELL)
+}
+
 /// `ferry demo`
 pub fn demo(invocation: Invocation) -> anyhow::Result<ExitCode> {
     const BY_DEFAULT: &str = "nftables";
@@ -204,11 +247,7 @@ fn load(settings: &Settings) -> anyhow::Result<Loaded> {
     } else {
         AddressSource::Unknown
     };
-    let own = node.iter().flat_map(|node| node.addresses.iter().copied());
-    let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-    let host = Host {
-        addresses: own.chain(loopback).collect(),
-    };
+    let host = host_of(&mail.events);
     planner.update(mail.events.into_iter().chain([Event::Host(Arc::new(host))]));
     let skipped = mailbox.skipped().into_iter().chain(planner.plan().skipped());
     let skipped = skipped.map(|skipped| skipped.to_string());

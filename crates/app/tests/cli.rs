@@ -80,7 +80,17 @@ fn help_lists_every_flag_that_is_not_deprecated() {
 #[test]
 fn help_of_the_commands() {
     let mut all = String::new();
-    for command in ["plan", "trace", "explain", "status", "demo", "completions"] {
+    for command in [
+        "plan",
+        "trace",
+        "explain",
+        "status",
+        "history",
+        "diff",
+        "compare",
+        "demo",
+        "completions",
+    ] {
         let run = ferry(&["help", command]);
         assert_eq!((run.status, run.stderr.as_str()), (0, ""), "{command}");
         assert_eq!(ferry(&[command, "--help"]).stdout, run.stdout, "{command}");

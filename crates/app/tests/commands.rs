@@ -79,3 +79,72 @@ fn a_directory_that_is_not_there_is_named() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("/nonexistent/manifests"), "{said}");
 }
+
+#[test]
+fn a_comparison_names_each_class_of_packets_once_and_its_services() {
+    let compared = |args: &[&str]| {
+        let output = run(&[&["compare"], args].concat());
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), said.into_owned())
+    };
+    let (code, same) = compared(&["--proxy-mode", "iptables", "--mode", "iptables"]);
+    assert_eq!(code, Some(0), "{same}");
+    assert!(same.contains("no packet would be treated differently"), "{same}");
+
+    let (code, text) = compared(&["--proxy-mode", "iptables", "--mode", "nftables"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("a port of a cluster IP that no service has: not ours -> reject"),
+        "{text}"
+    );
+    assert!(text.contains("node ports are answered on"), "{text}");
+
+    let (code, json) = compared(&["--proxy-mode", "iptables", "--mode", "userspace", "-o", "json"]);
+    assert_eq!(code, Some(1), "{json}");
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let classes = report["classes"].as_array().unwrap();
+    let relayed = classes.iter().find(|class| {
+        class["client"] == "pods"
+            && class["frontend"] == "cluster IP"
+            && class["after"]
+                .as_str()
+                .unwrap()
+                .ends_with("which see the node's address")
+    });
+    let services = relayed.unwrap()["services"].as_array().unwrap();
+    assert!(
+        services.iter().any(|name| name == "shop/web:http/tcp IPv4"),
+        "{json}"
+    );
+    assert_eq!(
+        (&report["form"], &report["after"]["mode"]),
+        (&1.into(), &"userspace".into())
+    );
+}
+
+/// The same program as another version of itself: by its printed plan nothing is different, and in another mode the same
+/// is as without it.
+#[test]
+fn another_program_is_asked_for_its_plan() {
+    let myself = env!("CARGO_BIN_EXE_ferry");
+    let output = run(&["compare", "--proxy-mode", "iptables", "--binary", myself]);
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let output = run(&[
+        "compare",
+        "--proxy-mode",
+        "iptables",
+        "--mode",
+        "ipvs",
+        "--binary",
+        myself,
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    let output = run(&["compare", "--binary", "/bin/false"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("/bin/false plan: exit status: 1"), "{said}");
+    let output = run(&["compare"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("name what to compare with"));
+}

@@ -27,6 +27,10 @@ pub trait Backend: Send {
     /// is there, so there is nothing to repair in between.
     fn apply(&mut self, plan: &Plan, family: Family) -> Result<Applied, Error>;
 
+    /// Where the kernel differs from the plan now, in words. Reads and writes nothing; takes as long as looking at
+    /// everything does.
+    fn differences(&mut self, plan: &Plan, family: Family) -> Result<Vec<String>, Error>;
+
     /// Removes everything that this backend, or kube-proxy in this mode, ever wrote.
     fn cleanup(&mut self) -> Result<(), Error>;
 

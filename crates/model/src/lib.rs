@@ -5,6 +5,7 @@
 
 mod explain;
 mod facts;
+mod moves;
 mod names;
 mod options;
 mod plan;
@@ -20,6 +21,7 @@ pub use facts::{
     EndpointSlice, Hints, Host, Node, ObjectRef, Service, ServiceOptions, ServicePort, ServiceType, Skipped,
     SliceEndpoint, SlicePort, TrafficPolicy,
 };
+pub use moves::{Before, Decision, Move, Moves, Pools, Way, decisions, moves};
 pub use names::{Family, PerFamily, PortName, Protocol, ServiceName, SliceName};
 pub use options::{DetectLocal, LocalhostNodePorts, NodePortAddress, PlanOptions, Policy};
 pub use plan::{

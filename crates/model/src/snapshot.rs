@@ -182,6 +182,30 @@ impl Snapshot {
         self.slices.get(service).into_iter().flatten()
     }
 
+    /// All of it, as the events that would make it.
+    pub fn facts(&self) -> Vec<Event> {
+        let services = self.services.iter();
+        let services =
+            services.map(|(name, service)| Event::Service(name.clone(), Some(Arc::clone(service))));
+        let slices = self.slices.values().flatten();
+        let slices = slices.map(|slice| Event::Slice(slice.name.clone(), Some(Arc::clone(slice))));
+        let cidrs = self.service_cidrs.iter();
+        let cidrs = cidrs.map(|(name, cidrs)| Event::ServiceCidr(Arc::clone(name), Some(cidrs.clone())));
+        let node = self.node.iter().map(|node| Event::Node(Some(Arc::clone(node))));
+        let host = [Event::Host(Arc::clone(&self.host))];
+        services
+            .chain(slices)
+            .chain(cidrs)
+            .chain(node)
+            .chain(host)
+            .collect()
+    }
+
+    pub fn slice(&self, name: &SliceName) -> Option<&Arc<EndpointSlice>> {
+        let slices = self.slices.get(self.slice_service.get(name)?)?;
+        position(slices, name).ok().map(|index| &slices[index])
+    }
+
     pub fn node(&self) -> Option<&Arc<Node>> {
         self.node.as_ref()
     }

@@ -10,4 +10,6 @@ pub mod kube;
 pub mod manifests;
 pub mod objects;
 
-pub use assemble::{Change, Counts, Kind, Mail, Mailbox, NodeState, ObjectId, Problem, Triggers};
+pub use assemble::{
+    Change, ChangedObject, Counts, Kind, Mail, Mailbox, NodeState, ObjectId, Problem, Triggers,
+};

@@ -46,6 +46,7 @@ fn change(id: ObjectId, event: Event) -> Change {
         events: vec![event],
         skipped: Vec::new(),
         trigger: None,
+        version: None,
     }
 }
 
@@ -237,4 +238,28 @@ proptest! {
         mailbox.take().events.into_iter().for_each(|event| drop(snapshot.apply(event)));
         prop_assert_eq!(snapshot, in_order);
     }
+}
+
+#[test]
+fn the_objects_behind_a_mail_are_told_with_their_versions_from_the_second_on() {
+    let mailbox = Mailbox::new(&[]);
+    mailbox.put(service("first", [10, 0, 0, 1]));
+    assert_eq!(mailbox.take().objects, []);
+    mailbox.put(service("web", [10, 0, 0, 1]).at_version("7"));
+    mailbox.put(service("web", [10, 0, 0, 2]).at_version("8"));
+    mailbox.put(no_service("first").at_version("no number"));
+    let mut objects = mailbox.take().objects;
+    objects.sort_by(|a, b| a.id.cmp(&b.id));
+    let told: Vec<(String, Option<u64>, bool)> = objects
+        .into_iter()
+        .map(|object| (object.id.to_string(), object.version, object.gone))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("Service ns/first".into(), None, true),
+            ("Service ns/web".into(), Some(8), false)
+        ]
+    );
+    assert_eq!(mailbox.take().objects, []);
 }

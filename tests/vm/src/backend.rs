@@ -323,9 +323,13 @@ fn repair() {
             "iptables -t nat -F; iptables -F; iptables -t nat -X; iptables -X",
         ] {
             sh(damage);
+            let mut differences = || backend.differences(planner.plan(), Family::V4).unwrap();
+            assert_ne!(differences(), Vec::<String>::new(), "{damage}");
             let applied = apply(&mut backend, &planner);
             assert!(!applied.repaired.is_empty(), "{damage}: {applied:?}");
             assert_same(&state(), &before, damage);
+            let left = backend.differences(planner.plan(), Family::V4).unwrap();
+            assert_eq!(left, Vec::<String>::new(), "{damage}");
         }
     });
 }

@@ -90,6 +90,45 @@ pub(super) static COMMANDS: &[Command] = &[
         run: commands::status,
     },
     Command {
+        name: "history",
+        summary: "ask the running daemon what changed lately, and why",
+        usage: "[NAMESPACE/SERVICE] [flags]",
+        about: "Asks the daemon of this node what happened lately: which object changed, which endpoints joined or left\n\
+                which pool and why, when that was in the kernel, what others changed and was put right, failures.",
+        examples: &["ferry history --since 10m", "ferry history shop/web -o json"],
+        flags: &[flags::SINCE, flags::OUTPUT, flags::SOCKET],
+        takes: Takes::OwnFlags,
+        run: commands::history,
+    },
+    Command {
+        name: "diff",
+        summary: "compare the kernel with the plan, now",
+        usage: "[flags]",
+        about: "Lets the daemon of this node read back what the kernel holds and compare it with its plan. Writes nothing.\n\
+                Exits with 0 if they agree, 1 if they differ, 2 if that cannot be found out.",
+        examples: &["ferry diff", "ferry diff -o json | jq '.families[].differences'"],
+        flags: &[flags::OUTPUT, flags::SOCKET],
+        takes: Takes::OwnFlags,
+        run: commands::diff,
+    },
+    Command {
+        name: "compare",
+        summary: "say which services would behave differently in another mode, configuration or version",
+        usage: "--mode MODE | --config FILE | --binary PROGRAM [flags]",
+        about: "Compares what is decided now with what would be, for each kind of client and each frontend of each service,\n\
+                before the switch. Now: the running daemon, or one with the flags that are given (--manifests,\n\
+                --kubeconfig, --proxy-mode and the others). Touches nothing.\n\
+                Exits with 0 if no packet would be treated differently, 1 if some would, 2 if that cannot be found out.",
+        examples: &[
+            "ferry compare --mode nftables",
+            "ferry compare --config ./new.conf -o json | jq '.classes[].services'",
+            "ferry compare --binary ./ferry-old --manifests ./services --hostname-override node-1",
+        ],
+        flags: &[flags::OTHER, flags::OUTPUT, flags::SOCKET],
+        takes: Takes::DaemonFlags,
+        run: commands::compare,
+    },
+    Command {
         name: "demo",
         summary: "see it work, in throw-away network namespaces",
         usage: "[flags]",

@@ -1,5 +1,6 @@
 //! Completion scripts, generated from the tables of flags and commands. This is all that `clap` is used for.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, Command, ValueHint};
@@ -41,16 +42,19 @@ fn program() -> Command {
 }
 
 fn command(name: &'static str, about: &'static str, tables: &[&'static [Flag]]) -> Command {
+    // A command's own flag goes before one of the daemon's that has its name.
+    let mut seen = BTreeSet::new();
     let flags = tables
         .iter()
         .copied()
         .flatten()
-        .filter(|flag| flag.deprecated.is_none());
+        .filter(|flag| flag.deprecated.is_none() && seen.insert(flag.name));
+    let flags: Vec<&Flag> = flags.collect();
     Command::new(name)
         .about(about)
         .disable_help_flag(true)
         .disable_version_flag(true)
-        .args(flags.map(arg))
+        .args(flags.into_iter().map(arg))
 }
 
 fn arg(flag: &'static Flag) -> Arg {

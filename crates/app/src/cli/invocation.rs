@@ -47,6 +47,22 @@ impl Invocation {
         }
     }
 
+    /// The one service that the command is about, if one is named: `namespace/name`, in `default` if none is given.
+    pub fn service(&self) -> Result<Option<String>, Refused> {
+        if let Some(argument) = self.arguments.get(1) {
+            return Err(Refused(format!("unexpected argument {}", quote(argument))));
+        }
+        let named = |argument: &String| match argument.split('/').collect::<Vec<_>>()[..] {
+            [name] if !name.is_empty() => Ok(format!("default/{name}")),
+            [namespace, name] if !namespace.is_empty() && !name.is_empty() => Ok(argument.clone()),
+            _ => Err(Refused(format!(
+                "{} is not the name of a Service: NAMESPACE/NAME",
+                quote(argument)
+            ))),
+        };
+        self.arguments.first().map(named).transpose()
+    }
+
     pub fn output(&self) -> Result<Output, Refused> {
         let output = &self.typed.extra.output;
         output
@@ -61,20 +77,20 @@ impl Invocation {
 
     /// Files or a server that were named, else the running daemon.
     pub fn origin(self) -> Result<Origin, Refused> {
+        self.origin_named_by(&["manifests", "kubeconfig", "master", "config"], &[])
+    }
+
+    /// The same where these flags name objects, and those of the command's own flags do not speak of them.
+    pub fn origin_named_by(self, naming: &[&str], own: &[&str]) -> Result<Origin, Refused> {
         let given = &self.typed.given;
-        let names_objects = |name: &&str| given.contains(name);
-        if ["manifests", "kubeconfig", "master", "config"]
-            .iter()
-            .any(names_objects)
-        {
+        if naming.iter().any(|name| given.contains(name)) {
             return parse::prepare(Arc::new(self.typed), parse::Choices::Silent)
                 .map(|(settings, _)| Origin::Objects(Box::new(settings)))
                 .map_err(Refused);
         }
-        let mut about_objects = FLAGS
-            .iter()
-            .chain(flags::MODE)
-            .filter(|flag| flag.group != LOGGING && flag.name != "status-socket");
+        let mut about_objects = FLAGS.iter().chain(flags::MODE).filter(|flag| {
+            flag.group != LOGGING && flag.name != "status-socket" && !own.contains(&flag.name)
+        });
         if let Some(stray) = about_objects.find(|flag| given.contains(flag.name)) {
             return Err(Refused(format!(
                 "--{} needs one of --manifests, --kubeconfig, --master and --config; without them the running \

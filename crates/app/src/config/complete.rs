@@ -10,6 +10,7 @@ use super::written::{Config, DetectLocalMode, Pace, Section};
 use super::yaml::DecodeError;
 use crate::cli::flags::{FLAGS, FlagError, Typed};
 use crate::gates::Gates;
+use crate::modes::Mode;
 
 /// More than a ConfigMap can hold.
 const MAX_FILE_BYTES: u64 = 8 << 20;
@@ -84,6 +85,19 @@ pub fn complete(typed: &Typed) -> Result<Completed, Error> {
     }
     let gates = Gates::new(&config.feature_gates).map_err(Error::Complete)?;
     notes.extend(gates.warnings().iter().map(|warning| Note::warning(warning)));
+    Ok(Completed { config, gates, notes })
+}
+
+/// The text of a file and nothing beside it, as if it named another mode if one is given.
+pub fn complete_written(text: &str, mode: Option<Word<Mode>>) -> Result<Completed, Error> {
+    let decoded = file::decode(text, mode);
+    let decoded = decoded.map_err(|DecodeError { message, line }| {
+        let place = line.map_or_else(String::new, |line| format!(" (line {line})"));
+        Error::Complete(format!("failed to decode: {message}{place}"))
+    })?;
+    let (mut config, mut notes) = (decoded.config, Vec::new());
+    apply_platform_defaults(&mut config, &mut notes);
+    let gates = Gates::new(&config.feature_gates).map_err(Error::Complete)?;
     Ok(Completed { config, gates, notes })
 }
 

@@ -14,7 +14,7 @@ pub mod yaml;
 
 use std::sync::Arc;
 
-pub use complete::{Completed, Level, Note, complete};
+pub use complete::{Completed, Level, Note, complete, complete_written};
 pub use file::{Decoded, configz, decode, to_yaml};
 pub use sanity::{NodeFacts, Sanity, sanity};
 pub use settings::{

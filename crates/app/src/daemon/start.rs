@@ -19,6 +19,7 @@ use super::source::{self, Following};
 use super::{Halt, addresses, collectors, flows, node, options, platform, reload, takeover, tuning};
 use crate::config::{NodeFacts, Settings, sanity};
 use crate::events::{Event, Recorder};
+use crate::history::History;
 use crate::metrics::Metrics;
 use crate::modes::{Conntrack, Mode};
 use crate::servers::health::Health;
@@ -158,7 +159,14 @@ fn run(prepared: Prepared, started: SystemTime, runtime: &Handle) -> Result<Serv
     };
     servers.open(started);
     collectors::register(&settings, &metrics, &mailbox, &families, &following, &signal);
-    status::serve(&settings, &name, started, &mailbox, &board, &signal, runtime);
+    let history = Arc::new(History::default());
+    let sources = status::Sources {
+        mailbox: &mailbox,
+        board: &board,
+        history: &history,
+        signal: &signal,
+    };
+    status::serve(&settings, &name, started, &sources, runtime);
     reload::watch(&settings, &name, &metrics, &recorder, &signal)?;
     addresses::watch(Arc::clone(&signal))?;
     announce(settings.mode, &name, backend.mixed(), &recorder);
@@ -179,6 +187,7 @@ fn run(prepared: Prepared, started: SystemTime, runtime: &Handle) -> Result<Serv
         recorder: recorder.clone(),
         service_health: ServiceHealth::new(runtime.clone(), health, recorder, name),
         board,
+        history,
         after_first_sync: Some(Box::new(move || takeover::clean_up_aside(settings))),
     };
     let (stop, backend) = Loop::new(parts).run();

@@ -6,8 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::explain::{ExplainReport, ExplainRequest};
+use crate::facts::Facts;
+use crate::history::HistoryReport;
 
-use super::{PlanReport, Reply, Request, RulesReport, StatusReport, TraceReport, TraceRequest};
+use super::{
+    DiffReport, HistoryRequest, PlanReport, Reply, Request, RulesReport, StatusReport, TraceReport,
+    TraceRequest,
+};
 
 /// How long the daemon may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -77,12 +82,34 @@ pub fn ask_explain(socket: &Path, request: ExplainRequest) -> Result<ExplainRepo
     }
 }
 
+/// Asks what happened lately.
+pub fn ask_history(socket: &Path, request: HistoryRequest) -> Result<HistoryReport, AskError> {
+    match ask(socket, &Request::History(request))? {
+        Reply::History(report) => Ok(report),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Asks where the kernel differs from the plan.
+pub fn ask_diff(socket: &Path) -> Result<DiffReport, AskError> {
+    match ask(socket, &Request::Diff)? {
+        Reply::Diff(report) => Ok(report),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Asks for everything that the plan is made of.
+pub fn ask_facts(socket: &Path) -> Result<Facts, AskError> {
+    match ask(socket, &Request::Facts)? {
+        Reply::Facts(facts) => Ok(*facts),
+        other => Err(unexpected(other)),
+    }
+}
+
 fn unexpected(reply: Reply) -> AskError {
     match reply {
         Reply::Error(reason) => AskError::Refused(reason),
-        Reply::Status(_) | Reply::Plan(_) | Reply::Rules(_) | Reply::Trace(_) | Reply::Explain(_) => {
-            AskError::Refused("the daemon answered another question; is it of another version?".into())
-        }
+        _ => AskError::Refused("the daemon answered another question; is it of another version?".into()),
     }
 }
 

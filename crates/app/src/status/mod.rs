@@ -3,6 +3,7 @@
 //! One JSON line in, one JSON line out. A daemon that is busy with a long sync still tells its state.
 
 mod client;
+mod diff;
 mod plan;
 mod report;
 mod rules;
@@ -10,18 +11,26 @@ mod server;
 mod table;
 mod trace;
 
-pub use client::{AskError, ask_explain, ask_plan, ask_rules, ask_status, ask_trace};
-pub use plan::{AddressSource, EndpointReport, NodeReport, PlanReport, PortReport, ServiceReport};
-pub(crate) use report::problems;
+pub use client::{
+    AskError, ask_diff, ask_explain, ask_facts, ask_history, ask_plan, ask_rules, ask_status, ask_trace,
+};
+pub use diff::{DiffReport, FamilyDiff};
+pub use plan::{
+    AddressSource, DecisionReport, EndpointReport, FrontendReport, NodeReport, PlanReport, PortReport,
+    ServiceReport,
+};
 pub use report::{FamilyReport, StatusReport, StatusRow};
+pub(crate) use report::{problems, word};
 pub use rules::{FamilyRules, RulesReport};
-pub use server::serve;
+pub use server::{Sources, serve};
 pub(crate) use table::span;
 pub use trace::{TraceReport, TraceRequest};
 
 use serde::{Deserialize, Serialize};
 
 use crate::explain::{ExplainReport, ExplainRequest};
+use crate::facts::Facts;
+use crate::history::HistoryReport;
 
 /// What a client may ask.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,6 +46,24 @@ pub(crate) enum Request {
     Trace(TraceRequest),
     /// Why a service is or is not reached.
     Explain(ExplainRequest),
+    /// What happened lately.
+    History(HistoryRequest),
+    /// Where the kernel differs from the plan.
+    Diff,
+    /// Everything that the plan is made of.
+    Facts,
+}
+
+/// Which part of the history.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryRequest {
+    /// Of one service: `namespace/name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Of the last so many seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_seconds: Option<f64>,
 }
 
 /// What it gets.
@@ -53,6 +80,12 @@ pub(crate) enum Reply {
     Trace(TraceReport),
     /// The reasons.
     Explain(Box<ExplainReport>),
+    /// What happened.
+    History(HistoryReport),
+    /// The differences.
+    Diff(DiffReport),
+    /// The facts.
+    Facts(Box<Facts>),
     /// The question was not understood or cannot be answered now.
     Error(String),
 }

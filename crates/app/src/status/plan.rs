@@ -8,12 +8,17 @@ use ferry_model::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::word;
 use crate::modes::Mode;
 
 /// Everything that is decided.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanReport {
+    /// Which form this is: [`PlanReport::FORM`] of the program that wrote it. Programs that do not say have form 0, in
+    /// which frontends are not told one by one.
+    #[serde(default)]
+    pub form: u32,
     /// The mode whose rules decide where modes differ.
     pub mode: String,
     /// The node's own part.
@@ -37,6 +42,12 @@ pub struct NodeReport {
     /// Where its addresses were taken from.
     #[serde(default)]
     pub addresses_from: AddressSource,
+    /// What happens at a port of a cluster IP that no service has.
+    #[serde(default)]
+    pub unknown_ports: String,
+    /// What happens at an address of the service networks that no service has.
+    #[serde(default)]
+    pub unallocated: String,
     /// Each family.
     pub families: Vec<NodeFamilyReport>,
 }
@@ -77,6 +88,9 @@ pub struct NodeFamilyReport {
     pub local_pods: String,
     /// Where node ports are answered.
     pub node_ports: String,
+    /// Networks in which only services live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub service_networks: Vec<String>,
 }
 
 /// One service.
@@ -120,8 +134,69 @@ pub struct PortReport {
     /// How long a client sticks to its endpoint, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity_seconds: Option<u64>,
+    /// Each place where it is answered, and what each kind of client meets there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frontends: Vec<FrontendReport>,
     /// Every known endpoint.
     pub endpoints: Vec<EndpointReport>,
+}
+
+/// One place where a service port is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrontendReport {
+    /// Address and port, or node port.
+    pub at: String,
+    /// What it is to the service.
+    pub kind: String,
+    /// Pods that are recognised as local.
+    pub pods: DecisionReport,
+    /// The node itself.
+    pub node: DecisionReport,
+    pub others: DecisionReport,
+    /// Who may come in; everybody if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed: Vec<String>,
+}
+
+/// What a packet meets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecisionReport {
+    /// forward, drop, reject or not ours.
+    pub action: String,
+    /// The pool that it leads to: cluster or local.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// The endpoint sees the node's address in place of the client's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub masquerade: bool,
+}
+
+impl DecisionReport {
+    fn of(action: Action) -> Self {
+        let pool = action.scope().map(|scope| match scope {
+            Scope::Cluster => "cluster",
+            Scope::Local => "local",
+        });
+        Self {
+            action: word(action).into(),
+            pool: pool.map(str::to_owned),
+            masquerade: action.masquerades(),
+        }
+    }
+}
+
+impl FrontendReport {
+    fn of(frontend: &Frontend) -> Self {
+        let allowed = frontend.allowed.iter().flat_map(|allowed| allowed.networks());
+        Self {
+            at: frontend.key.to_string(),
+            kind: frontend.kind.to_string(),
+            pods: DecisionReport::of(frontend.actions.pods),
+            node: DecisionReport::of(frontend.actions.node),
+            others: DecisionReport::of(frontend.actions.others),
+            allowed: allowed.map(|network| network.to_string()).collect(),
+        }
+    }
 }
 
 /// One endpoint.
@@ -138,12 +213,23 @@ pub struct EndpointReport {
     pub in_cluster_pool: bool,
     /// Whether traffic under a Local policy may go there.
     pub in_local_pool: bool,
+    /// Its share of its pool's traffic, relative to the others'.
+    #[serde(default = "one")]
+    pub weight: u16,
+}
+
+fn one() -> u16 {
+    1
 }
 
 impl PlanReport {
+    /// Grows when what is told changes its meaning; more may be told without that.
+    pub const FORM: u32 = 1;
+
     /// Of a plan in a mode, with what is not served.
     pub fn of(plan: &Plan, mode: Mode, addresses_from: AddressSource, skipped: Vec<String>) -> Self {
         Self {
+            form: Self::FORM,
             mode: mode.to_string(),
             node: NodeReport::of(plan, addresses_from),
             services: plan
@@ -174,12 +260,15 @@ impl NodeReport {
                     NodePorts::Only(addresses) if addresses.is_empty() => "no address".into(),
                     NodePorts::Only(addresses) => join(addresses),
                 },
+                service_networks: of_family.service_cidrs.iter().map(ToString::to_string).collect(),
             }
         });
         Self {
             name: node.name.to_string(),
             zone: node.zone.as_ref().map(ToString::to_string),
             addresses_from,
+            unknown_ports: word(node.unknown_ports).into(),
+            unallocated: word(node.unallocated).into(),
             families: families.into(),
         }
     }
@@ -221,6 +310,7 @@ impl PortReport {
                 .map(|allowed| allowed.ranges.iter().map(ToString::to_string).collect())
                 .unwrap_or_default(),
             affinity_seconds: port.affinity.map(|affinity| affinity.as_secs()),
+            frontends: port.deciding().map(FrontendReport::of).collect(),
             endpoints: port.endpoints.iter().map(EndpointReport::of).collect(),
         }
     }
@@ -245,6 +335,7 @@ impl EndpointReport {
             state: state.into(),
             in_cluster_pool: endpoint.in_cluster_pool(),
             in_local_pool: endpoint.in_local_pool(),
+            weight: endpoint.weight(),
         }
     }
 }

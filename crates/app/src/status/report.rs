@@ -114,7 +114,7 @@ pub struct StatusRow {
 
 /// What stays the same for the life of the daemon.
 #[derive(Debug, Clone)]
-pub(super) struct Facts {
+pub(super) struct Identity {
     pub(super) mode: crate::modes::Mode,
     pub(super) node: String,
     pub(super) source: String,
@@ -123,7 +123,7 @@ pub(super) struct Facts {
 
 impl StatusReport {
     /// From what the loop has published; without rows and notes, which only the loop itself can tell.
-    pub(super) fn of(facts: &Facts, notice: &Notice, mailbox: &Mailbox, now: SystemTime) -> Self {
+    pub(super) fn of(facts: &Identity, notice: &Notice, mailbox: &Mailbox, now: SystemTime) -> Self {
         let seconds_since = |time: SystemTime| now.duration_since(time).unwrap_or_default().as_secs_f64();
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -239,7 +239,8 @@ pub(super) fn rows<'a>(
         .collect()
 }
 
-fn word(action: Action) -> &'static str {
+/// An action in a word.
+pub(crate) fn word(action: Action) -> &'static str {
     match action {
         Action::Forward { .. } => "forward",
         Action::Drop => "drop",

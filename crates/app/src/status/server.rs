@@ -16,16 +16,20 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::report::{self, Facts, StatusReport, rows};
-use super::{AddressSource, PlanReport, Reply, Request, RulesReport, TraceReport};
+use super::report::{self, Identity, StatusReport, rows};
+use super::{AddressSource, DiffReport, PlanReport, Reply, Request, RulesReport, TraceReport};
 use crate::config::{Settings, Source};
 use crate::explain::{ExplainReport, ExplainRequest, Inspected, SourceState, interface_to, look};
+use crate::facts::Facts;
+use crate::history::History;
 use crate::servers::connections::{Connections, Limits, Seat};
 use crate::servers::serve::ACCEPT_RETRY_INTERVAL;
 use crate::sync::{Board, FamilyNotice, Signal};
 
 /// How long the loop may take to answer a question about rows, plan or packet.
 const LOOP_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long it may take to compare everything with the kernel; less than a client waits.
+const COMPARE_TIMEOUT: Duration = Duration::from_secs(14);
 /// How long a client may take to ask.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a client may take to read its answer.
@@ -41,23 +45,25 @@ const LIMITS: Limits = Limits {
 };
 
 struct Answerer {
-    facts: Facts,
+    facts: Identity,
     settings: Arc<Settings>,
     mailbox: Arc<Mailbox>,
     board: Arc<Board>,
+    history: Arc<History>,
     signal: Arc<Signal>,
 }
 
+/// What is asked about.
+#[derive(Debug)]
+pub struct Sources<'a> {
+    pub mailbox: &'a Arc<Mailbox>,
+    pub board: &'a Arc<Board>,
+    pub history: &'a Arc<History>,
+    pub signal: &'a Arc<Signal>,
+}
+
 /// Opens the socket, if one is configured. A socket that cannot be opened is no reason not to serve traffic.
-pub fn serve(
-    settings: &Settings,
-    node: &str,
-    started: SystemTime,
-    mailbox: &Arc<Mailbox>,
-    board: &Arc<Board>,
-    signal: &Arc<Signal>,
-    runtime: &Handle,
-) {
+pub fn serve(settings: &Settings, node: &str, started: SystemTime, sources: &Sources<'_>, runtime: &Handle) {
     let Some(path) = &settings.status_socket else {
         return;
     };
@@ -69,7 +75,7 @@ pub fn serve(
             (None, None) => "API server of this cluster".into(),
         },
     };
-    let facts = Facts {
+    let facts = Identity {
         mode: settings.mode,
         node: node.to_owned(),
         source,
@@ -78,9 +84,10 @@ pub fn serve(
     let answerer = Answerer {
         facts,
         settings: Arc::new(settings.clone()),
-        mailbox: Arc::clone(mailbox),
-        board: Arc::clone(board),
-        signal: Arc::clone(signal),
+        mailbox: Arc::clone(sources.mailbox),
+        board: Arc::clone(sources.board),
+        history: Arc::clone(sources.history),
+        signal: Arc::clone(sources.signal),
     };
     let path = path.clone();
     runtime.spawn(async move {
@@ -211,6 +218,40 @@ impl Answerer {
                 report.map_or_else(busy, Reply::Trace)
             }
             Request::Explain(request) => self.explain(request).await,
+            Request::Diff => {
+                let (mode, families) = (self.facts.mode, self.board.read().families);
+                let families: Vec<Family> = families.into_keys().collect();
+                let compare = move |planner: &Planner, backend: &mut dyn Backend| {
+                    DiffReport::of(mode.as_str(), &families, planner.plan(), backend)
+                };
+                let report = self.ask_within(COMPARE_TIMEOUT, compare).await;
+                report.map_or_else(busy, Reply::Diff)
+            }
+            Request::Facts => self.everything().await,
+            Request::History(request) => {
+                let span = request
+                    .since_seconds
+                    .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                let since = span.and_then(|span| SystemTime::now().checked_sub(span));
+                Reply::History(self.history.report(request.service.as_deref(), since))
+            }
+        }
+    }
+
+    async fn everything(&self) -> Reply {
+        let Some(known) = self.ask(|planner, _| planner.snapshot().facts()).await else {
+            return busy();
+        };
+        let (settings, node, skipped) = (
+            Arc::clone(&self.settings),
+            self.facts.node.clone(),
+            self.skipped(),
+        );
+        // Of many objects this takes a while, which is not the loop's.
+        let told = tokio::task::spawn_blocking(move || Facts::of(&known, &settings, &node, skipped)).await;
+        match told {
+            Ok(facts) => Reply::Facts(Box::new(facts)),
+            Err(error) => Reply::Error(error.to_string()),
         }
     }
 
@@ -295,6 +336,14 @@ impl Answerer {
         &self,
         question: impl FnOnce(&Planner, &mut dyn Backend) -> T + Send + 'static,
     ) -> Option<T> {
+        self.ask_within(LOOP_TIMEOUT, question).await
+    }
+
+    async fn ask_within<T: Send + 'static>(
+        &self,
+        timeout: Duration,
+        question: impl FnOnce(&Planner, &mut dyn Backend) -> T + Send + 'static,
+    ) -> Option<T> {
         let (tell, told) = oneshot::channel();
         self.signal.ask(Box::new(move |planner, backend| {
             // Nobody may be waiting any more.
@@ -302,7 +351,7 @@ impl Answerer {
                 let _ = tell.send(question(planner, backend));
             }
         }));
-        tokio::time::timeout(LOOP_TIMEOUT, told).await.ok()?.ok()
+        tokio::time::timeout(timeout, told).await.ok()?.ok()
     }
 }
 

@@ -54,6 +54,11 @@ impl Board {
         self.lock().clone()
     }
 
+    /// Successful syncs of a family.
+    pub(super) fn syncs(&self, family: Family) -> u64 {
+        self.lock().families.get(&family).map_or(0, |notice| notice.syncs)
+    }
+
     pub(super) fn change(&self, change: impl FnOnce(&mut Notice)) {
         change(&mut self.lock());
     }

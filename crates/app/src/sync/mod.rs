@@ -22,14 +22,15 @@ pub use signal::{Question, Signal, Stop};
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use ferry_backends::Backend;
-use ferry_model::{Contest, Event as Fact, Family, PerFamily, Planner};
-use ferry_sources::{Mail, Mailbox};
+use ferry_model::{Before, Contest, Event as Fact, Family, PerFamily, Planner, Update};
+use ferry_sources::{ChangedObject, Mail, Mailbox};
 
 use crate::clock::{Now, unix_seconds};
 use crate::events::{Event, Recorder};
+use crate::history::History;
 use crate::metrics::Metrics;
 use crate::servers::health::Health;
 use crate::servers::service_health::ServiceHealth;
@@ -63,6 +64,8 @@ pub struct Parts {
     pub sweeper: Option<Sweeper>,
     /// Where the state is told.
     pub board: Arc<Board>,
+    /// Where it is remembered what happened.
+    pub history: Arc<History>,
     /// Runs once, after every family was in force for the first time.
     pub after_first_sync: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -180,6 +183,7 @@ impl Loop {
     fn take_mail(&mut self) {
         let mail = self.parts.mailbox.take();
         self.skipped_log.tell(&mail.skipped, Instant::now());
+        self.parts.history.refused(&mail.skipped);
         let node = &self.parts.planner.plan().node().name;
         for skipped in mail.skipped.iter().take(MAX_SKIPPED_EVENTS) {
             self.parts.recorder.record(Event::not_served(node, skipped));
@@ -231,24 +235,45 @@ impl Loop {
     fn plan(&mut self, mail: Mail) {
         let start = Instant::now();
         tell::objects(&mail.events);
+        let before = History::before(&mail.events, self.parts.planner.snapshot());
         let update = self.parts.planner.update(mail.events);
         tell::services(&update);
-        self.parts
-            .metrics
-            .sync_phase
-            .observe_duration(&["plan"], start.elapsed());
+        let took = start.elapsed();
+        self.parts.metrics.sync_phase.observe_duration(&["plan"], took);
+        let change = self.remember(mail.first, &mail.objects, &update, &before, took);
         for family in self.families() {
             let triggers = mail.triggers.iter().filter(|(name, _)| {
                 let service = self.parts.planner.plan().service(name);
                 service.is_some_and(|service| service.ports(family).next().is_some())
             });
             let triggers: Vec<SystemTime> = triggers.flat_map(|(_, times)| times).copied().collect();
-            if self.pending.get_mut(family).note(family, &update, triggers) {
+            let pending = self.pending.get_mut(family);
+            if pending.note(family, &update, triggers) {
+                pending.changes =
+                    change.map(|change| (pending.changes.map_or(change, |(first, _)| first), change));
                 self.request(family);
             }
         }
         self.tell_contests();
         self.publish_counts();
+    }
+
+    /// Notes what was planned anew; returns the number under which it is remembered.
+    fn remember(
+        &self,
+        first: bool,
+        objects: &[ChangedObject],
+        update: &Update,
+        before: &Before,
+        took: Duration,
+    ) -> Option<u64> {
+        let (planner, history) = (&self.parts.planner, &self.parts.history);
+        let snapshot = planner.snapshot();
+        if first {
+            let services = planner.plan().tally().services;
+            return Some(history.listed(services, snapshot.slice_count(), took));
+        }
+        history.planned(objects, update, before, snapshot, took)
     }
 
     /// Each contest is told once, by log and event, to both sides; again only after it was settled.

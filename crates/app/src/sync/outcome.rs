@@ -10,6 +10,7 @@ use super::{Loop, Parts};
 use crate::bounded::bounded;
 use crate::clock::{Now, unix_seconds};
 use crate::events::Event;
+use crate::history::Sync;
 use crate::servers::service_health::Wanted;
 
 /// No more is kept of what a sync says.
@@ -73,10 +74,16 @@ impl Loop {
             ferry_host::process::release_free_memory();
         }
         self.served.insert(family);
-        self.parts
-            .metrics
-            .sync_phase
-            .observe_duration(&["after"], start.elapsed());
+        let after = start.elapsed();
+        self.parts.metrics.sync_phase.observe_duration(&["after"], after);
+        self.parts.history.synced(&Sync {
+            family,
+            number: self.parts.board.syncs(family),
+            applied: &applied,
+            apply: took,
+            after,
+            changes: self.pending.get_mut(family).changes.take(),
+        });
     }
 
     fn check_service_health(&mut self, family: Family) {
@@ -208,5 +215,8 @@ impl Loop {
             notice.failures += 1;
             notice.error = Some(bounded(error.to_string(), MAX_TEXT));
         });
+        self.parts
+            .history
+            .failed(family, &bounded(error.to_string(), MAX_TEXT));
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Pending {
     pub(super) stale: Gathering,
     /// Endpoints of a UDP port changed, so flows were considered even if none can be stale.
     pub(super) udp_endpoints_changed: bool,
+    /// The first and the last change, as they are remembered, that wait.
+    pub(super) changes: Option<(u64, u64)>,
 }
 
 impl Pending {

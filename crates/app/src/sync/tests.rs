@@ -16,6 +16,7 @@ use ferry_sources::{Change, Kind, Mailbox, ObjectId};
 
 use super::{Board, Flows, Loop, Parts, Rhythm, Signal, Stop, Sweeper};
 use crate::events::Recorder;
+use crate::history::{History, What};
 use crate::metrics::{Build, Counters, Metrics};
 use crate::modes::Mode;
 use crate::servers::health::Health;
@@ -94,6 +95,10 @@ impl Backend for Recording {
         })
     }
 
+    fn differences(&mut self, _: &Plan, _: Family) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+
     fn cleanup(&mut self) -> Result<(), Error> {
         Ok(())
     }
@@ -131,6 +136,7 @@ struct Bench {
     health: Arc<Health>,
     metrics: Arc<Metrics>,
     board: Arc<Board>,
+    history: Arc<History>,
     first_done: Arc<Mutex<bool>>,
     thread: Option<JoinHandle<Stop>>,
     _runtime: tokio::runtime::Runtime,
@@ -156,6 +162,7 @@ impl Bench {
         let backend = Recording::default();
         let flows = CountingFlows::default();
         let board = Arc::new(Board::default());
+        let history = Arc::new(History::default());
         let first_done = Arc::new(Mutex::new(false));
         let done = Arc::clone(&first_done);
         let recorder = Recorder::log_only(Arc::clone(&metrics));
@@ -177,6 +184,7 @@ impl Bench {
             ),
             sweeper: Some(Sweeper::start(flows.clone(), Arc::clone(&metrics)).unwrap()),
             board: Arc::clone(&board),
+            history: Arc::clone(&history),
             after_first_sync: Some(Box::new(move || *done.lock().unwrap() = true)),
         };
         let thread = Some(std::thread::spawn(move || Loop::new(parts).run().0));
@@ -188,6 +196,7 @@ impl Bench {
             health,
             metrics,
             board,
+            history,
             first_done,
             thread,
             _runtime: runtime,
@@ -278,6 +287,7 @@ fn change(id: ObjectId, event: Fact) -> Change {
         events: vec![event],
         skipped: Vec::new(),
         trigger: None,
+        version: None,
     }
 }
 
@@ -566,5 +576,64 @@ fn a_health_check_port_opens_with_the_sync() {
     bench.wait(
         |_| std::net::TcpStream::connect(("127.0.0.1", port)).is_err(),
         "its end",
+    );
+}
+
+#[test]
+fn the_history_says_what_changed_why_and_when_it_was_in_force() {
+    let bench = Bench::listed(QUICK);
+    bench.put(service("a", &["10.0.0.1"], Protocol::Udp));
+    bench.put_slice("a", "10.1.0.1", None);
+    let in_force = |history: &History| {
+        let entries = history.report(Some("ns/a"), None).entries;
+        entries.into_iter().rev().find_map(|entry| match entry.what {
+            What::Changed {
+                services, in_force, ..
+            } if !in_force.is_empty() => Some((services[0].moves.clone(), in_force)),
+            _ => None,
+        })
+    };
+    bench.wait(
+        |b| in_force(&b.history).is_some_and(|(moves, _)| !moves.is_empty()),
+        "the endpoint to be in force",
+    );
+    let (moves, in_force) = in_force(&bench.history).unwrap();
+    assert_eq!(moves[0].endpoint.to_string(), "10.1.0.1:8080");
+    assert!(moves[0].why.contains("slice a-IPv4"), "{}", moves[0].why);
+    assert_eq!(in_force[0].family, "IPv4");
+    assert!((0.0..10.0).contains(&in_force[0].seconds_later));
+    let whats = |service: Option<&str>| -> Vec<String> {
+        let report = bench.history.report(service, None);
+        report.entries.iter().map(ToString::to_string).collect()
+    };
+    assert!(whats(None)[0].starts_with("listed everything: 0 services"));
+    assert!(!whats(Some("ns/other")).concat().contains("10.1.0.1"));
+
+    *bench.backend.repaired.lock().unwrap() = vec![Repair {
+        what: "table kube-proxy".into(),
+        by: Some("nft (12)".into()),
+    }];
+    bench.signal.alarm();
+    bench.wait(
+        |_| {
+            whats(Some("ns/other"))
+                .concat()
+                .contains("put right: table kube-proxy, changed by nft (12)")
+        },
+        "the repair",
+    );
+    bench.backend.fail(Family::V4, 2);
+    for _ in 0..2 {
+        let calls = bench.backend.of(Family::V4).len();
+        bench.signal.alarm();
+        bench.wait(|b| b.backend.of(Family::V4).len() > calls, "a failing sync");
+    }
+    bench.wait(
+        |_| {
+            whats(None)
+                .concat()
+                .contains("IPv4 sync failed, 2 times in a row: look: no")
+        },
+        "both failures in one entry",
     );
 }

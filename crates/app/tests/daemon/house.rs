@@ -176,6 +176,16 @@ impl House {
         serde_json::from_slice(&output.stdout).ok()
     }
 
+    /// What a command says when it asks the daemon: its exit status, and what it printed.
+    pub(crate) fn ask(&self, args: &[&str]) -> (i32, String) {
+        let socket = self.socket();
+        let mut all = vec![args[0], "--socket", socket.to_str().unwrap()];
+        all.extend(&args[1..]);
+        let output = self.run(&all);
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        (output.status.code().unwrap_or(-1), said.into_owned())
+    }
+
     /// Whether the kernel's table holds this text.
     pub(crate) fn table_holds(&self, text: &str) -> bool {
         self.node

@@ -3,6 +3,7 @@
 
 mod clients;
 mod house;
+mod observe;
 mod relayed;
 mod signals;
 

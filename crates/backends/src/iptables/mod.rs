@@ -299,6 +299,29 @@ impl Backend for Iptables {
         Ok(applied)
     }
 
+    fn differences(&mut self, plan: &Plan, family: Family) -> Result<Vec<String>, Error> {
+        let reading = || format!("read the {family} rules that are there");
+        let tool = self.tool(family)?;
+        let Some(style) = self.families.get(family).known.as_ref().map(|known| known.style) else {
+            let reason = "no sync has succeeded since they were last found wrong";
+            return Err(Error::new(Step::Read, reading(), Retry::Helps, reason));
+        };
+        let saved = tool.save().map_err(Error::reading(reading()))?;
+        let (ops, _) = from_observed(&Saved::parse(&saved), plan, &context(plan, family, style));
+        let mut found: Vec<String> = differences(&ops).into_iter().map(|(what, _)| what).collect();
+        let rule = |(table, chain, rule): &(_, String, String)| {
+            format!(
+                "{} should not be in chain {chain} of table {}",
+                rule,
+                names::Table::as_str(*table)
+            )
+        };
+        found.extend(ops.removed.iter().map(rule));
+        let stale = ops.stale.iter();
+        found.extend(stale.map(|chain| format!("chain {chain} in table nat belongs to no service")));
+        Ok(found)
+    }
+
     fn cleanup(&mut self) -> Result<(), Error> {
         self.cleanup_beside(|_, _| false)
     }

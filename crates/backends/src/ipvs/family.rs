@@ -287,6 +287,30 @@ impl FamilyState {
         Ok((Known { saved, ..fresh }, applied))
     }
 
+    /// Where the kernel differs from the plan. Reads only.
+    pub(super) fn differences(
+        &mut self,
+        kernel: &mut Kernel,
+        options: &Options,
+        plan: &Plan,
+    ) -> Result<Vec<String>, Error> {
+        let addresses = Addresses::observe(&mut kernel.route, self.family)?;
+        let view = observe::view(plan.node(), self.family, &addresses);
+        let mut ruleset = Ruleset::default();
+        render_all(&mut ruleset, plan, &view, options, &mut Before::default());
+        let (exclude, trusted) = (&options.exclude_cidrs, Trusted::default());
+        let before = observe::before(kernel, self.family, &addresses, exclude, &ruleset, &trusted)?;
+        let ops = diff(&before, &ruleset);
+        let text = self.tool(kernel)?.save().map_err(Error::reading(READ_RULES))?;
+        let save = Saved::parse(&text);
+        let intact = self
+            .known
+            .as_ref()
+            .is_some_and(|known| known.saved == own_rules(&save));
+        let found = repairs(&ops, !intact, &missing_jumps(&save), &self.drain);
+        Ok(found.into_iter().map(|repair| repair.what).collect())
+    }
+
     /// What everything else refers to. The device's index.
     fn ensure_device_and_sets(&self, kernel: &mut Kernel) -> Result<u32, Error> {
         let device = kernel.route.ensure_dummy(DEVICE)?;

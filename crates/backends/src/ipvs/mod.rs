@@ -150,6 +150,11 @@ impl Backend for Ipvs {
         Ok(applied)
     }
 
+    fn differences(&mut self, plan: &Plan, family: Family) -> Result<Vec<String>, Error> {
+        let state = self.families.get_mut(family);
+        state.differences(&mut self.kernel, &self.options, plan)
+    }
+
     fn cleanup(&mut self) -> Result<(), Error> {
         for family in Family::BOTH {
             self.guard.take(family);

@@ -301,6 +301,24 @@ impl Backend for Nftables {
         })
     }
 
+    fn differences(&mut self, plan: &Plan, family: Family) -> Result<Vec<String>, Error> {
+        let context = self.options.context(plan, family);
+        let reading = || format!("read table {} {}", context.family.as_str(), names::TABLE);
+        let mut found = Vec::new();
+        // A table that changes while it is read shows what never was.
+        for _ in 0..ATTEMPTS {
+            let before = self.client.generation().map_err(Error::reading(reading()))?.id;
+            let compared = known::compare(&mut self.client, plan, &context, false);
+            let (ops, _) = compared.map_err(Error::reading(reading()))?;
+            found = ops.describe(&context);
+            let after = self.client.generation().map_err(Error::reading(reading()))?.id;
+            if before == after || found.is_empty() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
     fn cleanup(&mut self) -> Result<(), Error> {
         self.watch = None;
         self.relays = Relays::default();

@@ -6,7 +6,8 @@ use ferry_host::nftables::{Batch, ChainDecl, Element, Family, SetDecl};
 
 use super::image::ChainImage;
 use super::names;
-use super::ruleset::Name;
+use super::render::{self, Context};
+use super::ruleset::{Name, element};
 
 /// What happens to the table itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,6 +98,47 @@ impl Ops {
             "{table}: {}",
             parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
         )
+    }
+
+    /// Each thing that is not as it should be, a line each.
+    pub(super) fn describe(&self, context: &Context) -> Vec<String> {
+        let table = format!("table {} {}", context.family.as_str(), names::TABLE);
+        match self.table {
+            TableOp::Create => return vec![format!("{table} is missing")],
+            TableOp::Recreate => {
+                return vec![format!("{table} is not ours, or its sets are of another kind")];
+            }
+            TableOp::Keep => {}
+        }
+        let mut lines = Vec::new();
+        let mut tell = |names: &mut dyn Iterator<Item = &Name>, kind: &str, what: &str| {
+            lines.extend(names.map(|name| format!("{kind} {name} {what}")));
+        };
+        tell(&mut self.new_chains.keys(), "chain", "is missing");
+        tell(&mut self.changed_chains.keys(), "chain", "has other rules");
+        tell(&mut self.removed_chains.iter(), "chain", "should not be there");
+        tell(&mut self.new_sets.keys(), "set", "is missing");
+        tell(&mut self.removed_sets.iter(), "set", "should not be there");
+        let fixed = render::fixed(context);
+        let all = [
+            (&self.added, "is missing"),
+            (&self.deleted, "should not be there"),
+        ];
+        for (sets, what) in all {
+            for (name, elements) in sets
+                .iter()
+                .filter(|(name, _)| !self.new_sets.contains_key(*name) && !self.removed_sets.contains(*name))
+            {
+                match fixed.sets.get(name) {
+                    Some(set) => lines.extend(elements.iter().map(|found| {
+                        let text = element(&set.decl, found);
+                        format!("element {text} of {name} {what}")
+                    })),
+                    None => lines.push(format!("{} element(s) of {name}: {what}", elements.len())),
+                }
+            }
+        }
+        lines
     }
 
     /// The transaction. Things appear before what refers to them, and go after.

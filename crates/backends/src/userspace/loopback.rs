@@ -68,6 +68,21 @@ impl Loopback {
         Ok(())
     }
 
+    /// Addresses that we put there, that are in use, and that are not there any more.
+    pub(super) fn missing(&mut self, family: Family) -> Result<Vec<IpAddr>, Error> {
+        let there: BTreeSet<IpAddr> = self
+            .route
+            .marked_addresses(self.index, MARK)?
+            .into_iter()
+            .collect();
+        let used = self
+            .ours
+            .iter()
+            .filter(|address| self.users.contains_key(address));
+        let missing = used.filter(|address| Family::of(**address) == family && !there.contains(address));
+        Ok(missing.copied().collect())
+    }
+
     /// Removes what a predecessor left and nobody uses now.
     pub(super) fn sweep(&mut self, family: Family) -> Result<usize, Error> {
         let unused = |address: &&IpAddr| Family::of(**address) == family && !self.users.contains_key(address);

@@ -78,7 +78,15 @@ impl TestNode {
             wait_until(Duration::from_secs(30), || alarms.load(Ordering::SeqCst) > before),
             "no alarm"
         );
-        self.apply()
+        let none = [Vec::<String>::new(), Vec::new()];
+        assert_ne!(self.differences(), none, "the harm is seen");
+        let applied = self.apply();
+        assert_eq!(self.differences(), none);
+        applied
+    }
+
+    fn differences(&mut self) -> [Vec<String>; 2] {
+        Family::BOTH.map(|family| self.backend.differences(self.planner.plan(), family).unwrap())
     }
 
     /// Runs a program of the node's flavour.

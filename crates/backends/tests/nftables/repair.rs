@@ -33,34 +33,53 @@ fn what_others_change_is_repaired() {
         .run(|| Nftables::open(Options::default(), alarm).unwrap())
         .unwrap();
     apply(&mut backend, &planner);
-    for (line, what) in [
+    for (line, what, different) in [
         (
             "nft flush chain ip kube-proxy services",
             "table ip kube-proxy: chain services",
+            "chain services has other rules",
         ),
         (
             "nft delete element ip kube-proxy service-ips '{ 10.96.0.1 . tcp . 80 }'",
             "table ip kube-proxy: elements of service-ips",
+            "element 10.96.0.1 . tcp . 80 comment \"ns/plain:http\" : goto lb-3 of service-ips is missing",
         ),
         (
             "nft add element ip kube-proxy cluster-ips '{ 10.96.7.7 }'",
             "table ip kube-proxy: elements of cluster-ips",
+            "element 10.96.7.7 of cluster-ips should not be there",
         ),
         (
             "nft add chain ip kube-proxy stranger",
             "table ip kube-proxy: chain stranger",
+            "chain stranger should not be there",
         ),
         (
             "nft insert rule ip kube-proxy nat-prerouting accept",
             "table ip kube-proxy: chain nat-prerouting",
+            "chain nat-prerouting has other rules",
         ),
-        ("nft delete table ip kube-proxy", "table ip kube-proxy was gone"),
-        ("nft flush ruleset", "table ip kube-proxy was gone"),
+        (
+            "nft delete table ip kube-proxy",
+            "table ip kube-proxy was gone",
+            "table ip kube-proxy is missing",
+        ),
+        (
+            "nft flush ruleset",
+            "table ip kube-proxy was gone",
+            "table ip kube-proxy is missing",
+        ),
     ] {
         let before = alarms.load(Ordering::SeqCst);
         namespace.sh(line).unwrap();
         let heard = ferry_lab::wait_until(Duration::from_secs(20), || alarms.load(Ordering::SeqCst) > before);
         assert!(heard, "{line}");
+        let found = backend.differences(planner.plan(), Family::V4).unwrap();
+        assert_eq!(
+            found.first().map(String::as_str),
+            Some(different),
+            "{line}: {found:?}"
+        );
         let applied = backend.apply(planner.plan(), Family::V4).unwrap();
         let [repair] = &applied.repaired[..] else {
             panic!("{line}: {applied:?}")
@@ -69,6 +88,8 @@ fn what_others_change_is_repaired() {
         assert!(repair.by.as_ref().unwrap().starts_with("nft (pid "), "{repair:?}");
         backend.apply(planner.plan(), Family::V6).unwrap();
         assert_eq!(apply(&mut backend, &planner), 0, "{line}");
+        let left = backend.differences(planner.plan(), Family::V4).unwrap();
+        assert_eq!(left, Vec::<String>::new(), "{line}");
         assert_eq!(apply(&mut self::backend(&namespace), &planner), 0, "{line}");
     }
 }

@@ -79,6 +79,8 @@ pub struct Change {
     pub skipped: Vec<Skipped>,
     /// When the change happened in the cluster, for which service (slices only).
     pub trigger: Option<(ServiceName, SystemTime)>,
+    /// The object's resourceVersion, where it has one: a number, whose order is that of the changes.
+    pub version: Option<u64>,
 }
 
 impl Change {
@@ -127,6 +129,7 @@ impl Change {
                     events,
                     skipped,
                     trigger,
+                    version: None,
                 }
             }
             Object::Node(node) => {
@@ -149,7 +152,14 @@ impl Change {
             events: vec![event],
             skipped,
             trigger: None,
+            version: None,
         }
+    }
+
+    /// The same, of an object of this resourceVersion.
+    pub fn at_version(mut self, version: &str) -> Self {
+        self.version = version.parse().ok();
+        self
     }
 
     /// The same where the object was `parts` facts before: those that are no more must go.
@@ -176,6 +186,7 @@ impl Change {
             events,
             skipped: Vec::new(),
             trigger: None,
+            version: None,
         }
     }
 
@@ -191,6 +202,7 @@ impl Change {
             events: Vec::new(),
             skipped: vec![skipped],
             trigger: None,
+            version: None,
         }
     }
 

@@ -10,4 +10,4 @@ mod state;
 
 pub use change::{Change, ObjectId};
 pub use mailbox::Mailbox;
-pub use state::{Counts, Kind, Mail, NodeState, Problem, Triggers};
+pub use state::{ChangedObject, Counts, Kind, Mail, NodeState, Problem, Triggers};

@@ -45,8 +45,20 @@ pub struct Mail {
     /// What is newly skipped, for the log and for events; [`super::Mailbox::skipped`] tells everything.
     pub skipped: Vec<Skipped>,
     pub triggers: Triggers,
+    /// The objects that changed; none in the first mail, which holds everything.
+    pub objects: Vec<ChangedObject>,
     /// This is the first mail: every kind has been listed, and it holds everything.
     pub first: bool,
+}
+
+/// An object that changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedObject {
+    pub id: ObjectId,
+    /// Its resourceVersion, the latest of those since the last mail.
+    pub version: Option<u64>,
+    /// It is gone, or nothing of it is served any more.
+    pub gone: bool,
 }
 
 impl Mail {
@@ -112,6 +124,8 @@ pub(super) struct State {
     started: SystemTime,
     pending: HashMap<Key, Event>,
     triggers: HashMap<ObjectId, (ServiceName, Vec<SystemTime>)>,
+    /// The objects behind what is pending, from the second mail on.
+    objects: HashMap<ObjectId, ChangedObject>,
     skipped: BTreeMap<ObjectId, Vec<Skipped>>,
     newly_skipped: BTreeSet<Skipped>,
     counts: Counts,
@@ -128,6 +142,7 @@ impl State {
             started,
             pending: HashMap::new(),
             triggers: HashMap::new(),
+            objects: HashMap::new(),
             skipped: BTreeMap::new(),
             newly_skipped: BTreeSet::new(),
             counts: Counts::default(),
@@ -139,6 +154,11 @@ impl State {
 
     pub(super) fn put(&mut self, change: Change) {
         self.note_trigger(&change);
+        if self.opened && !change.events.is_empty() {
+            let (id, version, gone) = (change.id.clone(), change.version, change.is_delete());
+            let object = ChangedObject { id, version, gone };
+            self.objects.insert(change.id.clone(), object);
+        }
         self.note_skipped(change.id, change.skipped);
         for event in change.events {
             self.put_event(event);
@@ -238,6 +258,7 @@ impl State {
             events,
             skipped: std::mem::take(&mut self.newly_skipped).into_iter().collect(),
             triggers: self.take_triggers(),
+            objects: std::mem::take(&mut self.objects).into_values().collect(),
             first: !std::mem::replace(&mut self.opened, true),
         }
     }

@@ -5,6 +5,7 @@
 //! is not reported.
 
 mod annotations;
+mod back;
 mod intern;
 mod ip;
 mod node;
@@ -13,6 +14,7 @@ mod service;
 mod slice;
 mod text;
 
+pub use back::object;
 pub use intern::Interner;
 pub use ip::{parse_cidr, parse_ip};
 pub use node::{node, service_cidr};

@@ -12,7 +12,7 @@ use crate::bounded::quote;
 use crate::objects::{self, Shape};
 
 /// Set by the cluster autoscaler on a node that it is about to remove.
-const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+pub(super) const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// Traffic to a service network that no Service answers is refused: 0.0.0.0/0 would cut the node off.
 const SHORTEST_PREFIX: u8 = 8;

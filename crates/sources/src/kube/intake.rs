@@ -71,7 +71,9 @@ impl Intake {
         if matches!((met, origin), (Met::Same(_), Origin::List)) {
             return (version, None);
         }
-        let change = Change::of(&object, &self.interner).replacing(met.parts());
+        let change = Change::of(&object, &self.interner)
+            .replacing(met.parts())
+            .at_version(&version);
         let news = News {
             content,
             parts: u16::try_from(change.served()).unwrap_or(u16::MAX),
@@ -115,7 +117,8 @@ impl Intake {
         } = identity(text).unwrap_or_default();
         let id = ObjectId::new(self.resource.shape(), &namespace, &name, &self.interner);
         if let Some(parts) = self.known.forget(&id) {
-            self.mailbox.put(Change::gone(id, parts));
+            self.mailbox
+                .put(Change::gone(id, parts).at_version(&resource_version));
         }
         resource_version
     }

@@ -238,6 +238,26 @@ pub static RULES: &[Flag] = flags! {
     }
 };
 
+/// How far back.
+pub static SINCE: &[Flag] = flags! {
+    "What to do" {
+        * "since" Duration(|t| &mut t.extra.since)
+            "Only what happened in this time up to now, such as 10m.";
+    }
+};
+
+/// What to compare with.
+pub static OTHER: &[Flag] = flags! {
+    "What to do" {
+        * "mode" Word(|t| &mut t.extra.other_mode)
+            "Compare with this mode.";
+        * "config" Path(|t| &mut t.extra.other_config)
+            "Compare with this configuration file.";
+        * "binary" Path(|t| &mut t.extra.other_binary)
+            "Compare with what this other version of the program would do.";
+    }
+};
+
 /// What becomes of the demo.
 pub static KEEP: &[Flag] = flags! {
     "What to do" {

@@ -4,8 +4,9 @@ use std::fmt;
 
 use super::Flag;
 use crate::cli::Output;
-use crate::config::values::{Word, parse_bool, quote};
+use crate::config::values::{GoDuration, Word, parse_bool, quote};
 use crate::config::written::{Config, HEALTHZ_PORT, METRICS_PORT, Pace};
+use crate::modes::Mode;
 
 /// The values of all flags. Those that mirror a field of the configuration file are kept in `config`.
 #[derive(Clone, Debug)]
@@ -58,6 +59,10 @@ pub struct Extra {
     pub to: String,
     pub keep: bool,
     pub rules: bool,
+    pub since: GoDuration,
+    pub other_mode: Word<Mode>,
+    pub other_config: String,
+    pub other_binary: String,
 }
 
 impl Default for Typed {
@@ -88,6 +93,10 @@ impl Default for Typed {
                 to: String::new(),
                 keep: false,
                 rules: false,
+                since: GoDuration::ZERO,
+                other_mode: Word::from(""),
+                other_config: String::new(),
+                other_binary: String::new(),
             },
             given: Given::default(),
         }

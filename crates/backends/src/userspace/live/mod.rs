@@ -151,6 +151,10 @@ impl Backend for Userspace {
         Ok(applied)
     }
 
+    fn differences(&mut self, plan: &Plan, family: Family) -> Result<Vec<String>, Error> {
+        lock(&self.state).differences(plan, family)
+    }
+
     fn cleanup(&mut self) -> Result<(), Error> {
         self.offering = None;
         lock(&self.state).cleanup()

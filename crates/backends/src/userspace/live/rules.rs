@@ -95,6 +95,13 @@ impl Rules {
         Ok(())
     }
 
+    /// Where the rules that are there differ from those that were written.
+    pub(super) fn differences(&mut self, family: Family) -> Result<Vec<String>, Error> {
+        let present = present(&self.tool(family)?)?;
+        let found = repairs(&self.all(), &present);
+        Ok(found.into_iter().map(|repair| repair.what).collect())
+    }
+
     fn all(&self) -> BTreeSet<Rule> {
         self.services.values().flatten().cloned().collect()
     }

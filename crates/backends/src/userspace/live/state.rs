@@ -123,6 +123,36 @@ impl State {
         Ok(applied)
     }
 
+    /// Where doors, addresses and rules differ from the plan. Reads only.
+    pub(super) fn differences(&mut self, plan: &Plan, family: Family) -> Result<Vec<String>, Error> {
+        let state = self.families.get_mut(family);
+        let mut found: Vec<String> = state.unsettled.values().flatten().cloned().collect();
+        let waiting = match &state.applied {
+            Some((revision, _)) => plan.changed_since(*revision),
+            None => Changed::Everything,
+        };
+        match waiting {
+            Changed::Everything => found.push("everything waits for the next sync".into()),
+            Changed::Services(names) => {
+                found.extend(
+                    names
+                        .iter()
+                        .map(|name| format!("service {name} waits for the next sync")),
+                );
+            }
+        }
+        if self.ingress == Ingress::Portals {
+            found.extend(state.rules.differences(family)?);
+        }
+        if let Some(loopback) = &mut self.loopback {
+            let missing = loopback.missing(family);
+            let missing = missing.map_err(Error::reading("list the addresses of the loopback interface"))?;
+            let tell = |address: IpAddr| format!("address {address} is not on the loopback interface");
+            found.extend(missing.into_iter().map(tell));
+        }
+        Ok(found)
+    }
+
     /// Where addresses may not be put on the loopback interface, service ports are mapped to local ports instead.
     fn settle_ingress(&mut self) {
         if self.ingress != Ingress::Loopback || self.loopback.is_some() {
