@@ -80,6 +80,22 @@ impl Program {
                 });
                 self.dnat(Register(self.address_words()));
             }
+            Statement::SetClassOf { key, map } => {
+                self.load(key);
+                self.put(Expr::LookupData {
+                    set: map.clone(),
+                    key: FIRST,
+                    to: FIRST,
+                });
+                self.set_class();
+            }
+            Statement::ClearClass => {
+                self.put(Expr::Load {
+                    to: FIRST,
+                    data: 0u32.to_ne_bytes().into(),
+                });
+                self.set_class();
+            }
             Statement::Dnat(target) => self.dnat_to(*target),
             Statement::Remember { set, timeout } => {
                 self.load(&[Load::Source]);
@@ -91,6 +107,13 @@ impl Program {
                 });
             }
         }
+    }
+
+    fn set_class(&mut self) {
+        self.put(Expr::SetMeta {
+            key: MetaKey::Priority,
+            from: FIRST,
+        });
     }
 
     fn hosts_own(&mut self, side: Side) {
@@ -194,13 +217,17 @@ impl Program {
             let address = self.address_words();
             word += match part {
                 Load::Source | Load::Destination => address,
-                Load::Protocol | Load::Port | Load::Random { .. } => 1,
+                Load::Protocol | Load::Port | Load::Class | Load::Random { .. } => 1,
             };
             match part {
                 Load::Source => self.address(Side::Source, u32::from(address) * 4, to),
                 Load::Destination => self.address(Side::Destination, u32::from(address) * 4, to),
                 Load::Protocol => self.put(Expr::Meta {
                     key: MetaKey::L4Proto,
+                    to,
+                }),
+                Load::Class => self.put(Expr::Meta {
+                    key: MetaKey::Priority,
                     to,
                 }),
                 Load::Port => {

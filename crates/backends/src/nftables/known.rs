@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ferry_host::nftables::{Client, Element, Error, Value};
+use ferry_host::nftables::{Client, Error};
 use ferry_model::{Changed, Plan, Revision, ServiceName, ServicePlan};
 
 use super::diff::{Diff, replace};
@@ -56,12 +56,8 @@ impl Known {
 }
 
 fn appear(shared: &Shared, context: &Context, ops: &mut Ops) {
-    if let Shared::Element(set, key) = shared {
-        ops.add(set.name(), Element::new(*key, Value::None));
-        return;
-    }
-    let (chains, sets) = shared.own_objects(context);
-    for (name, chain) in chains {
+    let objects = shared.own_objects(context);
+    for (name, chain) in objects.chains {
         let image = ChainImage::of(context.family, &chain);
         ops.new_chains.insert(
             name,
@@ -71,27 +67,29 @@ fn appear(shared: &Shared, context: &Context, ops: &mut Ops) {
             },
         );
     }
-    for (name, set) in sets {
+    for (name, set) in objects.sets {
         ops.new_sets.insert(name.clone(), set.decl);
         set.elements
             .into_values()
             .for_each(|element| ops.add(&name, element));
     }
+    for (set, element) in objects.elements {
+        ops.add(set.name(), element);
+    }
 }
 
 fn vanish(shared: &Shared, context: &Context, ops: &mut Ops) {
-    if let Shared::Element(set, key) = shared {
-        ops.delete(set.name(), Element::new(*key, Value::None));
-        return;
-    }
-    let (chains, sets) = shared.own_objects(context);
+    let objects = shared.own_objects(context);
     ops.removed_chains
-        .extend(chains.into_iter().map(|(name, _)| name));
-    for (name, set) in sets {
+        .extend(objects.chains.into_iter().map(|(name, _)| name));
+    for (name, set) in objects.sets {
         set.elements
             .into_values()
             .for_each(|element| ops.delete(&name, element));
         ops.removed_sets.insert(name);
+    }
+    for (set, element) in objects.elements {
+        ops.delete(set.name(), element);
     }
 }
 
@@ -154,13 +152,16 @@ pub(super) fn want(mut diff: Diff, plan: &Plan, context: &Context) -> (Diff, Kno
         }
     }
     for shared in known.ledger.settle().0 {
-        if let Shared::Element(set, key) = shared {
-            diff.element(set.name(), Element::new(key, Value::None));
-            continue;
+        let objects = shared.own_objects(context);
+        for (name, chain) in &objects.chains {
+            diff.chain(name, chain);
         }
-        let (chains, sets) = shared.own_objects(context);
-        chains.iter().for_each(|(name, chain)| diff.chain(name, chain));
-        sets.iter().for_each(|(name, set)| diff.set(name, set));
+        for (name, set) in &objects.sets {
+            diff.set(name, set);
+        }
+        for (set, element) in objects.elements {
+            diff.element(set.name(), element);
+        }
     }
     (diff, known)
 }

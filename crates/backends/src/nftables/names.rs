@@ -26,6 +26,14 @@ pub(super) const SERVICE_CIDRS: &str = "service-cidrs";
 pub(super) const PROTOCOLS: &str = "protocols";
 pub(super) const ENDPOINTS: &str = "endpoints";
 pub(super) const NODE_PORT_ENDPOINTS: &str = "nodeport-endpoints";
+pub(super) const FRONTENDS: &str = "frontends";
+pub(super) const NODE_PORTS: &str = "nodeports";
+pub(super) const SHORT_CIRCUITS: &str = "short-circuits";
+pub(super) const NODE_PORT_SHORT_CIRCUITS: &str = "nodeport-short-circuits";
+pub(super) const BALANCERS: &str = "balancers";
+pub(super) const NODE_PORT_BALANCERS: &str = "nodeport-balancers";
+pub(super) const SHORT_CIRCUIT_BALANCERS: &str = "short-circuit-balancers";
+pub(super) const NODE_PORT_SHORT_CIRCUIT_BALANCERS: &str = "nodeport-short-circuit-balancers";
 
 pub(super) const FILTER_PREROUTING: &str = "filter-prerouting-pre-dnat";
 pub(super) const FILTER_OUTPUT_PRE_DNAT: &str = "filter-output-pre-dnat";
@@ -42,6 +50,10 @@ pub(super) const CLUSTER_IPS_CHECK: &str = "cluster-ips-check";
 pub(super) const SERVICES: &str = "services";
 pub(super) const MASQUERADING: &str = "masquerading";
 pub(super) const REJECT: &str = "reject-chain";
+pub(super) const BALANCE: &str = "balance";
+pub(super) const NODE_PORT_BALANCE: &str = "nodeport-balance";
+pub(super) const SHORT_CIRCUIT: &str = "short-circuit";
+pub(super) const NODE_PORT_SHORT_CIRCUIT: &str = "nodeport-short-circuit";
 
 /// The kernel's limit is 255 bytes; prefixes need some of them.
 const LONGEST: usize = 240;

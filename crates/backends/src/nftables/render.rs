@@ -19,6 +19,8 @@ pub(super) use shared::Shared;
 
 /// Where the slots of Local pools start in the maps of endpoints; those of Cluster pools start at zero.
 pub(super) const LOCAL_SLOTS: u32 = 1 << 16;
+/// The largest pool: its size is half of a number. What is beyond gets nothing.
+const MAX_SLOTS: usize = LOCAL_SLOTS as usize - 1;
 
 /// Everything but the services that the table depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,10 +68,18 @@ pub(super) enum FixedSet {
     Protocols,
     Endpoints,
     NodePortEndpoints,
+    Frontends,
+    NodePorts,
+    ShortCircuits,
+    NodePortShortCircuits,
+    Balancers,
+    NodePortBalancers,
+    ShortCircuitBalancers,
+    NodePortShortCircuitBalancers,
 }
 
 impl FixedSet {
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 20] = [
         Self::ClusterIps,
         Self::NodePortIps,
         Self::Hairpin,
@@ -82,6 +92,14 @@ impl FixedSet {
         Self::Protocols,
         Self::Endpoints,
         Self::NodePortEndpoints,
+        Self::Frontends,
+        Self::NodePorts,
+        Self::ShortCircuits,
+        Self::NodePortShortCircuits,
+        Self::Balancers,
+        Self::NodePortBalancers,
+        Self::ShortCircuitBalancers,
+        Self::NodePortShortCircuitBalancers,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -98,6 +116,14 @@ impl FixedSet {
             Self::Protocols => names::PROTOCOLS,
             Self::Endpoints => names::ENDPOINTS,
             Self::NodePortEndpoints => names::NODE_PORT_ENDPOINTS,
+            Self::Frontends => names::FRONTENDS,
+            Self::NodePorts => names::NODE_PORTS,
+            Self::ShortCircuits => names::SHORT_CIRCUITS,
+            Self::NodePortShortCircuits => names::NODE_PORT_SHORT_CIRCUITS,
+            Self::Balancers => names::BALANCERS,
+            Self::NodePortBalancers => names::NODE_PORT_BALANCERS,
+            Self::ShortCircuitBalancers => names::SHORT_CIRCUIT_BALANCERS,
+            Self::NodePortShortCircuitBalancers => names::NODE_PORT_SHORT_CIRCUIT_BALANCERS,
         }
     }
 
@@ -105,7 +131,7 @@ impl FixedSet {
     fn counts_traffic(self) -> bool {
         matches!(
             self,
-            Self::ServiceIps | Self::ServiceNodePorts | Self::Endpoints | Self::NodePortEndpoints
+            Self::Frontends | Self::NodePorts | Self::Endpoints | Self::NodePortEndpoints
         )
     }
 }
@@ -154,13 +180,13 @@ pub(super) fn ruleset(plan: &Plan, context: &Context) -> Ruleset {
                 Piece::Element(set, element) => insert(&mut ruleset.sets, set.name(), element),
                 Piece::Chain(name, chain) => drop(ruleset.chains.insert(name, chain)),
                 Piece::Set(name, set) => drop(ruleset.sets.insert(name, set)),
-                Piece::Shared(Shared::Element(set, key)) => {
-                    insert(&mut ruleset.sets, set.name(), Element::new(key, nft::Value::None));
-                }
                 Piece::Shared(shared) => {
-                    let (chains, sets) = shared.objects(context);
-                    ruleset.chains.extend(chains);
-                    ruleset.sets.extend(sets);
+                    let objects = shared.objects(context);
+                    ruleset.chains.extend(objects.chains);
+                    ruleset.sets.extend(objects.sets);
+                    for (set, element) in objects.elements {
+                        insert(&mut ruleset.sets, set.name(), element);
+                    }
                 }
             }
         }

@@ -57,6 +57,8 @@ pub(super) enum Load {
     Destination,
     Protocol,
     Port,
+    /// What [`Statement::SetClassOf`] found.
+    Class,
     /// A random number in `offset..offset + modulus`.
     Random {
         modulus: u32,
@@ -111,6 +113,13 @@ pub(super) enum Statement {
         key: Vec<Load>,
         map: Name,
     },
+    /// Keeps what a map has for the key as the packet's priority: the one place that rules can write to and look
+    /// things up by, and that nobody else reads before [`Statement::ClearClass`].
+    SetClassOf {
+        key: Vec<Load>,
+        map: Name,
+    },
+    ClearClass,
     Dnat(SocketAddr),
     /// Remembers the client for a while.
     Remember {
@@ -247,6 +256,7 @@ fn type_name(field: Field) -> &'static str {
         Field::Proto => "inet_proto",
         Field::Port => "inet_service",
         Field::Number => "integer",
+        Field::Class => "classid",
     }
 }
 
@@ -257,6 +267,7 @@ fn typeof_name(field: Field) -> &'static str {
         Field::Proto => "meta l4proto",
         Field::Port => "th dport",
         Field::Number => "numgen random mod 2",
+        Field::Class => "meta priority",
     }
 }
 
@@ -304,6 +315,10 @@ fn field_text(field: Field, bytes: &[u8]) -> String {
         Field::Number => <[u8; 4]>::try_from(bytes)
             .ok()
             .map(|b| u32::from_ne_bytes(b).to_string()),
+        Field::Class => <[u8; 4]>::try_from(bytes).ok().map(|b| {
+            let class = u32::from_ne_bytes(b);
+            format!("{:x}:{:x}", class >> 16, class & 0xffff)
+        }),
         Field::Proto => bytes.first().map(|number| {
             let all = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
             let known = all.into_iter().find(|protocol| protocol.number() == *number);
@@ -441,6 +456,10 @@ impl fmt::Display for InFamily<'_, Statement> {
             Statement::DnatOf { key: loads, map } => {
                 write!(f, "dnat {family} addr . port to {} map @{map}", key(loads))
             }
+            Statement::SetClassOf { key: loads, map } => {
+                write!(f, "meta priority set {} map @{map}", key(loads))
+            }
+            Statement::ClearClass => f.write_str("meta priority set none"),
             Statement::Dnat(target) => write!(f, "dnat to {target}"),
             Statement::Remember { set, timeout } => {
                 write!(
@@ -460,6 +479,7 @@ impl fmt::Display for InFamily<'_, Load> {
             Load::Destination => write!(f, "{} daddr", self.0.as_str()),
             Load::Protocol => f.write_str("meta l4proto"),
             Load::Port => f.write_str("th dport"),
+            Load::Class => f.write_str("meta priority"),
             Load::Random { modulus, offset: 0 } => write!(f, "numgen random mod {modulus}"),
             Load::Random { modulus, offset } => write!(f, "numgen random mod {modulus} offset {offset}"),
         }

@@ -207,6 +207,36 @@ fn a_replaced_endpoint_is_two_elements() {
     assert_eq!(known.update(planner.plan()).unwrap(), Ops::default());
 }
 
+/// The kernel checks all verdicts of a table whenever one is added, so what changes with a service is data.
+#[test]
+fn a_changed_service_carries_no_verdict() {
+    let pods = ["10.244.1.2", "10.244.1.3", "10.244.2.9"];
+    let mut planner = world::planner(world::options());
+    let services = [("one", "10.96.0.1"), ("two", "10.96.0.2"), ("three", "10.96.0.3")];
+    for (index, (name, address)) in services.into_iter().enumerate() {
+        planner.update([
+            world::set(world::service(name, address)),
+            world::endpoints(name, &pods[..=index]),
+        ]);
+    }
+    let context = context(planner.plan(), Family::V4);
+    let anew = Diff::anew(context.family, TableOp::Create);
+    let (_, mut known) = want(anew, planner.plan(), &context);
+    planner.update([
+        world::endpoints("two", &pods),
+        world::set(world::service("four", "10.96.0.4")),
+        world::endpoints("four", &pods[..1]),
+    ]);
+    let ops = known.update(planner.plan()).unwrap();
+    let data = [names::CLUSTER_IPS, names::ENDPOINTS, names::FRONTENDS];
+    let changed: Vec<&str> = ops.added.keys().map(|name| &**name).collect();
+    assert_eq!(changed, data);
+    // The only pool of two is gone, and with it the way to balance two.
+    let gone: Vec<&str> = ops.deleted.keys().map(|name| &**name).collect();
+    assert_eq!(gone, [names::BALANCERS, names::FRONTENDS]);
+    assert!(ops.new_chains.is_empty() && ops.changed_chains.is_empty());
+}
+
 #[test]
 fn a_large_pool_is_one_chain() {
     let mut planner = world::planner(world::options());

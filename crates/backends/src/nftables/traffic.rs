@@ -16,8 +16,8 @@ pub(super) fn read(client: &mut Client, known: &Known, family: Family) -> Result
     let mut sums: HashMap<(PortName, Option<SocketAddr>), u64> = HashMap::new();
     let owners = owners(known, family);
     for set in [
-        FixedSet::ServiceIps,
-        FixedSet::ServiceNodePorts,
+        FixedSet::Frontends,
+        FixedSet::NodePorts,
         FixedSet::Endpoints,
         FixedSet::NodePortEndpoints,
     ] {

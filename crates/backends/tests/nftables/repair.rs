@@ -40,9 +40,9 @@ fn what_others_change_is_repaired() {
             "chain services has other rules",
         ),
         (
-            "nft delete element ip kube-proxy service-ips '{ 10.96.0.1 . tcp . 80 }'",
-            "table ip kube-proxy: elements of service-ips",
-            "element 10.96.0.1 . tcp . 80 comment \"ns/plain:http\" : goto lb-3 of service-ips is missing",
+            "nft delete element ip kube-proxy frontends '{ 10.96.0.1 . tcp . 80 }'",
+            "table ip kube-proxy: elements of frontends",
+            "element 10.96.0.1 . tcp . 80 comment \"ns/plain:http\" : 1:3 of frontends is missing",
         ),
         (
             "nft add element ip kube-proxy cluster-ips '{ 10.96.7.7 }'",

@@ -106,6 +106,7 @@ fn fields(mut kind: u32) -> Option<Box<[Field]>> {
             8 => Field::Ipv6,
             12 => Field::Proto,
             13 => Field::Port,
+            23 => Field::Class,
             _ => return None,
         });
         kind >>= 6;

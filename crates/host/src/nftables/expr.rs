@@ -80,16 +80,18 @@ impl Verdict {
 /// What a packet carries besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaKey {
+    Priority,
     Mark,
     InputName,
     L4Proto,
 }
 
 impl MetaKey {
-    const ALL: [Self; 3] = [Self::Mark, Self::InputName, Self::L4Proto];
+    const ALL: [Self; 4] = [Self::Priority, Self::Mark, Self::InputName, Self::L4Proto];
 
     pub(super) fn number(self) -> u32 {
         match self {
+            Self::Priority => 2,
             Self::Mark => 3,
             Self::InputName => 6,
             Self::L4Proto => 16,

@@ -19,6 +19,8 @@ pub enum Field {
     Port,
     /// A number as `numgen` makes it, in the host's byte order. `nft` knows it only by `typeof`.
     Number,
+    /// A packet's priority, in the host's byte order; `nft` prints its halves.
+    Class,
 }
 
 impl Field {
@@ -30,6 +32,7 @@ impl Field {
             Self::Ipv6 => 8,
             Self::Proto => 12,
             Self::Port => 13,
+            Self::Class => 23,
         }
     }
 
@@ -37,7 +40,7 @@ impl Field {
         match self {
             Self::Proto => 1,
             Self::Port => 2,
-            Self::Ipv4 | Self::Number => 4,
+            Self::Ipv4 | Self::Number | Self::Class => 4,
             Self::Ipv6 => 16,
         }
     }

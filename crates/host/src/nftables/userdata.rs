@@ -23,6 +23,7 @@ const EXPR_PAYLOAD: u32 = 7;
 const EXPR_META: u32 = 9;
 const EXPR_CONCAT: u32 = 13;
 const EXPR_NUMGEN: u32 = 23;
+const META_PRIORITY: u32 = 2;
 const META_L4PROTO: u32 = 16;
 const HEADER_TRANSPORT: u32 = 11;
 const HEADER_IP: u32 = 12;
@@ -48,14 +49,11 @@ pub(super) fn read_comment(userdata: &[u8]) -> Option<&str> {
 
 pub(super) fn set(decl: &SetDecl) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
-    let order = match decl.key[..] {
-        [Field::Ipv4 | Field::Ipv6 | Field::Port] => ORDER_NETWORK,
-        [Field::Number] => ORDER_HOST,
-        _ => ORDER_NONE,
-    };
-    put_u32(&mut out, SET_KEY_ORDER, order);
-    if decl.data.is_some() {
-        put_u32(&mut out, SET_DATA_ORDER, ORDER_NONE);
+    put_u32(&mut out, SET_KEY_ORDER, order(&decl.key));
+    match &decl.data {
+        Some(DataType::Verdict) => put_u32(&mut out, SET_DATA_ORDER, ORDER_NONE),
+        Some(DataType::Fields(fields)) => put_u32(&mut out, SET_DATA_ORDER, order(fields)),
+        None => {}
     }
     let by_typeof = decl.is_typeof();
     if by_typeof || decl.key.len() > 1 {
@@ -75,6 +73,15 @@ pub(super) fn set(decl: &SetDecl) -> Vec<u8> {
         put_text(&mut out, SET_COMMENT, text);
     }
     out
+}
+
+/// The order of the bytes of a key or data; a concatenation has none.
+fn order(fields: &[Field]) -> u32 {
+    match fields {
+        [Field::Ipv4 | Field::Ipv6 | Field::Port] => ORDER_NETWORK,
+        [Field::Number | Field::Class] => ORDER_HOST,
+        _ => ORDER_NONE,
+    }
 }
 
 /// The comment in a set's userdata.
@@ -106,6 +113,7 @@ fn typeof_field(field: Field) -> Vec<u8> {
         Field::Ipv6 => payload(HEADER_IP6, IP6_DADDR),
         Field::Proto => expression(EXPR_META, &numbers(&[META_L4PROTO])),
         Field::Port => payload(HEADER_TRANSPORT, TRANSPORT_DPORT),
+        Field::Class => expression(EXPR_META, &numbers(&[META_PRIORITY])),
         Field::Number => expression(EXPR_NUMGEN, &numbers(&[NUMGEN_RANDOM, NUMGEN_MODULUS, 0])),
     }
 }

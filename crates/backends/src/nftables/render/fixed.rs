@@ -10,6 +10,7 @@ use ferry_host::nftables::{
 use ferry_model::{Action, Detector, Masqueraded, NodePorts, Protocol};
 use ipnet::IpNet;
 
+use super::shared::{By, Door};
 use super::{Context, FixedSet, Octets, set, text};
 use crate::nftables::names;
 use crate::nftables::ruleset::{Chain, Load, Name, Rule, Ruleset, Set, Side, Statement, after};
@@ -44,6 +45,7 @@ fn fixed_set(fixed: FixedSet, context: &Context) -> Set {
     let (proto, port, number) = (Field::Proto, Field::Port, Field::Number);
     let verdict = || Some(DataType::Verdict);
     let endpoint = || Some(DataType::Fields([address, port].into()));
+    let class = || Some(DataType::Fields([Field::Class].into()));
     let (key, data, comment): (&[Field], Option<DataType>, &str) = match fixed {
         FixedSet::ClusterIps => (&[address], None, "Active ClusterIPs"),
         FixedSet::NodePortIps => (&[address], None, "IPs that accept NodePort traffic"),
@@ -58,6 +60,33 @@ fn fixed_set(fixed: FixedSet, context: &Context) -> Set {
             "ClusterIP, ExternalIP and LoadBalancer IP traffic",
         ),
         FixedSet::ServiceNodePorts => (&[proto, port], verdict(), "NodePort traffic"),
+        FixedSet::Frontends => (
+            &[address, proto, port],
+            class(),
+            "how each ClusterIP, ExternalIP and LoadBalancer IP is balanced",
+        ),
+        FixedSet::NodePorts => (&[proto, port], class(), "how each NodePort is balanced"),
+        FixedSet::ShortCircuits => (
+            &[address, proto, port],
+            class(),
+            "how each is balanced for pods and the node, past a Local policy",
+        ),
+        FixedSet::NodePortShortCircuits => (
+            &[proto, port],
+            class(),
+            "how each is balanced for pods and the node, past a Local policy",
+        ),
+        FixedSet::Balancers => (&[Field::Class], verdict(), "ways to balance, by kind and size"),
+        FixedSet::NodePortBalancers => (
+            &[Field::Class],
+            verdict(),
+            "ways to balance a NodePort, by kind and size",
+        ),
+        FixedSet::ShortCircuitBalancers | FixedSet::NodePortShortCircuitBalancers => (
+            &[Field::Class],
+            verdict(),
+            "ways to balance for pods and the node, by size",
+        ),
         FixedSet::NoEndpointServices => (
             &[address, proto, port],
             verdict(),
@@ -226,6 +255,19 @@ fn chains(context: &Context) -> BTreeMap<Name, Chain> {
         ),
         (names::CLUSTER_IPS_CHECK, chain(None, cluster_ips_check(context))),
         (names::SERVICES, chain(None, services(context))),
+        (names::BALANCE, chain(None, vec![By::Address.dispatch(Door::Front)])),
+        (
+            names::NODE_PORT_BALANCE,
+            chain(None, vec![By::NodePort.dispatch(Door::Front)]),
+        ),
+        (
+            names::SHORT_CIRCUIT,
+            chain(None, vec![By::Address.dispatch(Door::ShortCircuit)]),
+        ),
+        (
+            names::NODE_PORT_SHORT_CIRCUIT,
+            chain(None, vec![By::NodePort.dispatch(Door::ShortCircuit)]),
+        ),
         (names::MASQUERADING, chain(None, masquerading(context))),
         (
             names::REJECT,
@@ -342,9 +384,9 @@ fn services(context: &Context) -> Vec<Rule> {
         }
     };
     rules.extend(masqueraded.map(|(statements, comment)| Rule::commented(statements, comment)));
-    rules.push(vec![Statement::verdict_of(&FRONTEND, names::SERVICE_IPS)].into());
+    rules.push(By::Address.balance(Door::Front).into());
     let mut node_port = node_port_address(context, true);
-    node_port.push(Statement::verdict_of(&NODE_PORT, names::SERVICE_NODE_PORTS));
+    node_port.extend(By::NodePort.balance(Door::Front));
     rules.push(node_port.into());
     rules
 }

@@ -7,16 +7,16 @@ use ferry_host::nftables::{Data, Element, Key, Value, Verdict};
 use ferry_model::{Action, Actions, Frontend, FrontendKey, FrontendKind, PortPlan, Scope};
 use ipnet::IpNet;
 
-use super::shared::{By, Shared};
-use super::{Context, FixedSet, LOCAL_SLOTS, Octets, Piece, affinity};
+use super::shared::{By, Door, Shared};
+use super::{Context, FixedSet, LOCAL_SLOTS, MAX_SLOTS, Octets, Piece, affinity};
 use crate::nftables::names;
 
 pub(super) fn render(port: &PortPlan, context: &Context, pieces: &mut Vec<Piece>) {
     let mut rendering = Rendering {
         port,
         comment: comment(port),
-        cluster: port.pool(Scope::Cluster).addresses().collect(),
-        local: port.pool(Scope::Local).addresses().collect(),
+        cluster: port.pool(Scope::Cluster).addresses().take(MAX_SLOTS).collect(),
+        local: port.pool(Scope::Local).addresses().take(MAX_SLOTS).collect(),
         pieces,
     };
     if let Some(frontend) = port.cluster_ip() {
@@ -60,11 +60,10 @@ impl Rendering<'_> {
             self.share(Shared::Element(FixedSet::ClusterIps, key));
         }
         if let Action::Forward { scope, .. } = frontend.actions.others {
-            let lead = match self.port.affinity {
-                Some(_) => affinity::pool(self.port, scope),
-                None => self.shared(Shared::Pool(By::Address, scope, self.size(scope))),
-            };
-            self.dispatch(frontend.key, lead);
+            match self.port.affinity {
+                Some(_) => self.own_chain(frontend.key, affinity::pool(self.port, scope)),
+                None => self.balance(frontend.key, Shared::Pool(By::Address, scope, self.size(scope))),
+            }
             self.slots(frontend.key, scope);
         }
         self.refuse(frontend);
@@ -72,11 +71,10 @@ impl Rendering<'_> {
 
     fn external(&mut self, frontend: &Frontend) {
         if frontend.actions.forward() {
-            let lead = match self.port.affinity {
-                Some(_) => affinity::external(self.port),
-                None => self.shared(self.external_chain(frontend)),
-            };
-            self.dispatch(frontend.key, lead);
+            match self.port.affinity {
+                Some(_) => self.own_chain(frontend.key, affinity::external(self.port)),
+                None => self.balance_external(frontend),
+            }
             for scope in scopes(&frontend.actions) {
                 self.slots(frontend.key, scope);
             }
@@ -84,19 +82,14 @@ impl Rendering<'_> {
         self.refuse(frontend);
     }
 
-    fn external_chain(&self, frontend: &Frontend) -> Shared {
-        let size = |scope| {
-            let used = scopes(&frontend.actions).any(|used| used == scope);
-            if used { self.size(scope) } else { 0 }
-        };
-        Shared::External {
-            by: match frontend.key {
-                FrontendKey::Address(..) => By::Address,
-                FrontendKey::NodePort(..) => By::NodePort,
-            },
-            actions: frontend.actions,
-            cluster: size(Scope::Cluster),
-            local: size(Scope::Local),
+    fn balance_external(&mut self, frontend: &Frontend) {
+        let (by, actions) = (By::of(frontend.key), frontend.actions);
+        let size = actions.others.scope().map_or(0, |scope| self.size(scope));
+        self.balance(frontend.key, Shared::External { by, actions, size });
+        let inside = [actions.pods, actions.node].map(Action::scope);
+        if actions.uniform().is_none() && inside.contains(&Some(Scope::Cluster)) {
+            let way = Shared::ShortCircuit(by, self.size(Scope::Cluster));
+            self.class(by.frontends(Door::ShortCircuit), frontend.key, way);
         }
     }
 
@@ -137,22 +130,28 @@ impl Rendering<'_> {
         }
     }
 
-    fn shared(&mut self, shared: Shared) -> Verdict {
-        let lead = shared.goto().unwrap_or(Verdict::Return);
-        self.share(shared);
-        lead
-    }
-
     fn share(&mut self, shared: Shared) {
         self.pieces.push(Piece::Shared(shared));
     }
 
-    fn dispatch(&mut self, frontend: FrontendKey, lead: Verdict) {
-        let set = match frontend {
-            FrontendKey::Address(..) => FixedSet::ServiceIps,
-            FrontendKey::NodePort(..) => FixedSet::ServiceNodePorts,
-        };
+    /// How a frontend is balanced.
+    fn balance(&mut self, frontend: FrontendKey, way: Shared) {
+        self.class(By::of(frontend).frontends(Door::Front), frontend, way);
+    }
+
+    /// The same for one that has a chain of its own.
+    fn own_chain(&mut self, frontend: FrontendKey, lead: Verdict) {
+        let by = By::of(frontend);
+        self.balance(frontend, Shared::Own(by));
+        let set = by.choose(FixedSet::ServiceIps, FixedSet::ServiceNodePorts);
         self.verdict(set, frontend, lead);
+    }
+
+    fn class(&mut self, map: FixedSet, frontend: FrontendKey, way: Shared) {
+        if let Some(class) = way.class_data() {
+            self.element(map, frontend, Value::Data(class));
+            self.share(way);
+        }
     }
 
     /// What is not forwarded meets the refusal of others: who is forwarded has another destination by then.
@@ -162,10 +161,8 @@ impl Rendering<'_> {
             Action::Reject => Verdict::Goto(names::REJECT.into()),
             Action::Forward { .. } | Action::NotOurs => return,
         };
-        let set = match frontend.key {
-            FrontendKey::Address(..) => FixedSet::NoEndpointServices,
-            FrontendKey::NodePort(..) => FixedSet::NoEndpointNodePorts,
-        };
+        let by = By::of(frontend.key);
+        let set = by.choose(FixedSet::NoEndpointServices, FixedSet::NoEndpointNodePorts);
         self.verdict(set, frontend.key, verdict);
     }
 
@@ -174,10 +171,7 @@ impl Rendering<'_> {
         if self.port.affinity.is_some() {
             return;
         }
-        let set = match frontend {
-            FrontendKey::Address(..) => FixedSet::Endpoints,
-            FrontendKey::NodePort(..) => FixedSet::NodePortEndpoints,
-        };
+        let set = By::of(frontend).choose(FixedSet::Endpoints, FixedSet::NodePortEndpoints);
         let first = first_slot(scope);
         let pool = match scope {
             Scope::Cluster => &self.cluster,
@@ -192,9 +186,13 @@ impl Rendering<'_> {
     }
 
     fn verdict(&mut self, set: FixedSet, frontend: FrontendKey, verdict: Verdict) {
+        self.element(set, frontend, Value::Verdict(verdict));
+    }
+
+    fn element(&mut self, set: FixedSet, frontend: FrontendKey, value: Value) {
         let element = Element {
             comment: Some(Arc::clone(&self.comment)),
-            ..Element::new(key(frontend, &[]), Value::Verdict(verdict))
+            ..Element::new(key(frontend, &[]), value)
         };
         self.pieces.push(Piece::Element(set, element));
     }
