@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use ferry_host::nftables::{Client, Element, Error, Value};
+use ferry_host::nftables::{Client, Element, Error};
 use ferry_model::PortPlan;
 
 use super::image::ChainImage;
 use super::names;
-use super::render::{self, Context, FixedSet, Piece, Shared};
+use super::render::{self, Context, FixedSet, Piece};
 use super::ruleset::{Chain, Name, Set, element};
 use crate::{Inspection, Presence};
 
@@ -30,16 +30,16 @@ pub(super) fn inspect(client: &mut Client, port: &PortPlan, context: &Context) -
     for piece in render::port(port, context) {
         match piece {
             Piece::Element(set, element) => reader.element(set, &element)?,
-            Piece::Shared(Shared::Element(set, key)) => {
-                reader.element(set, &Element::new(key, Value::None))?;
-            }
             Piece::Chain(name, chain) => reader.chain(&name, &chain)?,
             // Rules fill it.
             Piece::Set(..) => {}
             Piece::Shared(shared) => {
-                let (chains, _) = shared.objects(context);
-                for (name, chain) in &chains {
+                let objects = shared.objects(context);
+                for (name, chain) in &objects.chains {
                     reader.chain(name, chain)?;
+                }
+                for (set, element) in &objects.elements {
+                    reader.element(*set, element)?;
                 }
             }
         }

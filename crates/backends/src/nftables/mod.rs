@@ -148,8 +148,8 @@ impl Nftables {
         };
         let mut generation = self.generation;
         for attempt in 1.. {
-            match self.client.commit(ops.batch(context.family, generation)) {
-                Ok(()) => {
+            match self.commit(&ops, context, generation) {
+                Ok(_) => {
                     if !ops.is_empty() {
                         self.generation = self.generation_after(generation);
                     }
@@ -166,6 +166,15 @@ impl Nftables {
         }
         self.families.get_mut(family).known = None;
         Ok(None)
+    }
+
+    /// Makes the changes true and tells in how many transactions.
+    fn commit(&mut self, ops: &Ops, context: &Context, generation: Option<u32>) -> Result<usize, nft::Error> {
+        let mut batches = ops.batches(context.family, generation);
+        batches.try_fold(0, |commits, batch| {
+            self.client.commit(batch)?;
+            Ok(commits + 1)
+        })
     }
 
     /// The generation that a commit has made: the one after that which it was bound to, or whatever is there now.
@@ -196,14 +205,10 @@ impl Nftables {
             let compared = known::compare(&mut self.client, plan, context, anew);
             let (ops, known) = compared.map_err(Error::reading(reading()))?;
             let checked = (attempt < ATTEMPTS).then_some(now);
-            match self.client.commit(ops.batch(context.family, checked)) {
-                Ok(()) => {
-                    let committed = if ops.is_empty() {
-                        now
-                    } else {
-                        Generation::next(now)
-                    };
-                    self.generation = Some(committed);
+            match self.commit(&ops, context, checked) {
+                Ok(commits) => {
+                    self.generation =
+                        Some((0..commits).fold(now, |generation, _| Generation::next(generation)));
                     *self.families.get_mut(family) = FamilyState {
                         known: Some(known),
                         refused: false,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferry_host::nftables::{Batch, ChainDecl, Element, Family, SetDecl};
+use ferry_host::nftables::{Batch, ChainDecl, Element, Family, Generation, SetDecl, Value};
 
 use super::image::ChainImage;
 use super::names;
@@ -18,6 +18,14 @@ pub(super) enum TableOp {
     /// Deleted and created in one transaction: packets see the old one or the new one.
     Recreate,
 }
+
+/// How many elements of a new table go into one transaction. As long as anybody on the machine listens, in whatever
+/// namespace, the kernel holds a page of notification for each element until the transaction ends: a gigabyte for
+/// 250,000 of them, which takes four times as long as the elements themselves.
+const PORTION: usize = 10_000;
+
+/// Some elements of a set.
+type Portion<'a> = (&'a Name, &'a [Element]);
 
 /// Everything that has to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -141,15 +149,55 @@ impl Ops {
         lines
     }
 
-    /// The transaction. Things appear before what refers to them, and go after.
-    pub(super) fn batch(&self, family: Family, generation: Option<u32>) -> Batch {
-        let mut batch = Batch::new(family, names::TABLE, generation);
+    /// The transactions, each on top of the one before. There is one, unless a table that was not there is large: its
+    /// data is written in portions first, which no packet meets before the chains come, all at once, with the last.
+    pub(super) fn batches(
+        &self,
+        family: Family,
+        generation: Option<u32>,
+    ) -> impl Iterator<Item = Batch> + use<'_> {
+        let portions = self.portions();
+        let last = portions.len();
+        let mut generation = generation;
+        (0..=last).filter(|_| !self.is_empty()).map(move |index| {
+            let mut batch = Batch::new(family, names::TABLE, generation);
+            generation = generation.map(Generation::next);
+            if index == 0 {
+                self.begin(&mut batch);
+            }
+            match portions.get(index) {
+                Some((set, elements)) => batch.add_elements(set, *elements),
+                None => self.rest(&mut batch, last == 0),
+            }
+            batch
+        })
+    }
+
+    /// What can be written before there are chains: elements without verdicts.
+    fn portions(&self) -> Vec<Portion<'_>> {
+        let elements = self.added.values().map(Vec::len).sum::<usize>();
+        if self.table != TableOp::Create || elements <= PORTION {
+            return Vec::new();
+        }
+        let data = self.added.iter().filter(|(_, elements)| !has_verdicts(elements));
+        data.flat_map(|(set, elements)| elements.chunks(PORTION).map(move |portion| (set, portion)))
+            .collect()
+    }
+
+    /// The table and its sets.
+    fn begin(&self, batch: &mut Batch) {
         if self.table == TableOp::Recreate {
             batch.delete_table();
         }
         if self.table != TableOp::Keep {
             batch.add_table(names::TABLE_COMMENT);
         }
+        self.new_sets.values().for_each(|decl| batch.add_set(decl));
+    }
+
+    /// Everything else; of the elements, those that were in no portion. Things appear before what refers to them, and
+    /// go after.
+    fn rest(&self, batch: &mut Batch, with_data: bool) {
         for (name, chain) in &self.new_chains {
             batch.add_chain(&ChainDecl {
                 name: name.clone(),
@@ -157,7 +205,6 @@ impl Ops {
                 comment: chain.comment.map(Into::into),
             });
         }
-        self.new_sets.values().for_each(|decl| batch.add_set(decl));
         self.changed_chains
             .keys()
             .chain(&self.removed_chains)
@@ -167,6 +214,7 @@ impl Ops {
             .for_each(|(set, elements)| batch.delete_elements(set, elements));
         self.added
             .iter()
+            .filter(|(_, elements)| with_data || has_verdicts(elements))
             .for_each(|(set, elements)| batch.add_elements(set, elements));
         for (name, chain) in &self.new_chains {
             batch.add_rules(name, &chain.image.rules);
@@ -178,8 +226,12 @@ impl Ops {
         self.removed_chains
             .iter()
             .for_each(|name| batch.delete_chain(name));
-        batch
     }
+}
+
+/// A set has verdicts in all of its elements or in none.
+fn has_verdicts(elements: &[Element]) -> bool {
+    matches!(elements.first(), Some(element) if matches!(element.value, Value::Verdict(_)))
 }
 
 fn put(into: &mut BTreeMap<Name, Vec<Element>>, set: &str, element: Element) {

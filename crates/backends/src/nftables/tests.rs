@@ -255,3 +255,30 @@ fn a_large_pool_is_one_chain() {
     assert!(text.contains("numgen random mod 1500 map @endpoints"));
     assert_eq!(ruleset.sets[names::ENDPOINTS].elements.len(), 1500);
 }
+
+/// A table that was not there is filled in portions; one that packets meet changes at once.
+#[test]
+fn only_a_large_new_table_takes_several_transactions() {
+    let mut planner = world::planner(world::options());
+    let pods: Vec<String> = (0..25_000u32)
+        .map(|n| std::net::Ipv4Addr::from(0x0af4_0000 + n).to_string())
+        .collect();
+    let pods: Vec<&str> = pods.iter().map(String::as_str).collect();
+    planner.update([
+        world::set(world::service("big", "10.96.0.1")),
+        world::endpoints("big", &pods),
+    ]);
+    let context = context(planner.plan(), Family::V4);
+    let sizes = |table| -> Vec<usize> {
+        let (diff, _) = want(Diff::anew(context.family, table), planner.plan(), &context);
+        let ops = diff.finish();
+        let batches = ops.batches(context.family, Some(7));
+        batches.map(|batch| batch.elements()).collect()
+    };
+    let portions = sizes(TableOp::Create);
+    assert!(portions.iter().all(|size| *size <= 10_000), "{portions:?}");
+    assert_eq!(portions.last(), Some(&1), "the verdict comes with the chains");
+    let whole = sizes(TableOp::Recreate);
+    assert_eq!(whole, [portions.iter().sum::<usize>()]);
+    assert!(whole > vec![25_000]);
+}

@@ -55,6 +55,22 @@ fn a_restart_changes_nothing() {
     );
 }
 
+/// One that takes several transactions is whole after the last.
+#[test]
+fn a_large_table_is_whole() {
+    let namespace = Namespace::new("large").unwrap();
+    let mut planner = rich();
+    let pods: Vec<String> = (0..11_000u32)
+        .map(|n| std::net::Ipv4Addr::from(0x0af4_0000 + n).to_string())
+        .collect();
+    let pods: Vec<&str> = pods.iter().map(String::as_str).collect();
+    planner.update([world::endpoints("plain", &pods)]);
+    assert!(apply(&mut backend(&namespace), &planner) > 11_000);
+    assert_eq!(apply(&mut backend(&namespace), &planner), 0);
+    let chain = namespace.sh("nft list chain ip kube-proxy lb-11000").unwrap();
+    assert!(chain.contains("numgen random mod 11000"), "{chain}");
+}
+
 /// Whatever happened before, the kernel has what a fresh start would write: it finds nothing to change.
 #[test]
 fn random_changes_leave_what_a_fresh_start_would_write() {

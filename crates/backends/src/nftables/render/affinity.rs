@@ -46,7 +46,9 @@ pub(super) fn render(port: &PortPlan, context: &Context, pieces: &mut Vec<Piece>
         deal(port, scope, pieces);
     }
     if let Some(actions) = port.external.filter(|actions| actions.forward()) {
-        let rules = external_rules(context, &actions, |scope| vec![Statement::goto(pool_name(port, scope))]);
+        let rules = external_rules(context, &actions, |scope| {
+            vec![Statement::goto(pool_name(port, scope))]
+        });
         pieces.push(Piece::Chain(
             external_name(port),
             Chain {

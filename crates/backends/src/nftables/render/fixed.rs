@@ -255,19 +255,6 @@ fn chains(context: &Context) -> BTreeMap<Name, Chain> {
         ),
         (names::CLUSTER_IPS_CHECK, chain(None, cluster_ips_check(context))),
         (names::SERVICES, chain(None, services(context))),
-        (names::BALANCE, chain(None, vec![By::Address.dispatch(Door::Front)])),
-        (
-            names::NODE_PORT_BALANCE,
-            chain(None, vec![By::NodePort.dispatch(Door::Front)]),
-        ),
-        (
-            names::SHORT_CIRCUIT,
-            chain(None, vec![By::Address.dispatch(Door::ShortCircuit)]),
-        ),
-        (
-            names::NODE_PORT_SHORT_CIRCUIT,
-            chain(None, vec![By::NodePort.dispatch(Door::ShortCircuit)]),
-        ),
         (names::MASQUERADING, chain(None, masquerading(context))),
         (
             names::REJECT,
@@ -278,8 +265,17 @@ fn chains(context: &Context) -> BTreeMap<Name, Chain> {
             },
         ),
     ]
+    .into_iter()
+    .chain(doors().map(|(name, rule)| (name, chain(None, vec![rule]))))
     .map(|(name, chain)| (name.into(), chain))
-    .into()
+    .collect()
+}
+
+/// The chains that lead to the way to balance that was found.
+fn doors() -> impl Iterator<Item = (&'static str, Rule)> {
+    [By::Address, By::NodePort]
+        .into_iter()
+        .flat_map(|by| [Door::Front, Door::ShortCircuit].map(|door| (by.chain(door), by.dispatch(door))))
 }
 
 /// Where node ports answer on 127.0.0.1, the kernel has been told to route that network, so what comes in from

@@ -67,11 +67,14 @@ impl By {
             key: self.key(),
             map: self.frontends(door).name().into(),
         };
-        let chain = match door {
+        vec![class, Statement::goto(self.chain(door))]
+    }
+
+    pub(super) fn chain(self, door: Door) -> &'static str {
+        match door {
             Door::Front => self.choose(names::BALANCE, names::NODE_PORT_BALANCE),
             Door::ShortCircuit => self.choose(names::SHORT_CIRCUIT, names::NODE_PORT_SHORT_CIRCUIT),
-        };
-        vec![class, Statement::goto(chain)]
+        }
     }
 
     /// Leads to the chain of the way that was found.
@@ -159,7 +162,10 @@ impl Shared {
         match self {
             Self::External { by, actions, size } => {
                 let scope = actions.others.scope();
-                scope.map(|scope| Self::Pool(*by, scope, *size)).into_iter().collect()
+                scope
+                    .map(|scope| Self::Pool(*by, scope, *size))
+                    .into_iter()
+                    .collect()
             }
             Self::ShortCircuit(by, size) => vec![Self::Pool(*by, Scope::Cluster, *size)],
             Self::Element(..) | Self::Pool(..) | Self::Own(_) | Self::Sources(_) => Vec::new(),
