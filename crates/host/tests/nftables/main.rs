@@ -105,6 +105,8 @@ fn nft_lists_it_as_meant_and_loads_it_again() {
         "type ipv4_addr . inet_proto . inet_service : verdict",
         "typeof ip daddr . meta l4proto . th dport . numgen random mod 2 : ip daddr . th dport",
         "10.0.0.1 . tcp . 80 comment \"ns/web:http\" : goto lb-2",
+        "10.0.0.1 . tcp . 80 comment \"ns/web:http\" : 1:2",
+        "1:2 : goto lb-2",
         "10.0.0.1 . tcp . 80 . 65537 counter packets 0 bytes 0 : 10.1.0.1 . 8080",
         "elements = { 10.0.0.0/8, 192.168.1.0/25,",
         "240.0.0.0/4 }",

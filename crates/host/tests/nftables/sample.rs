@@ -81,6 +81,12 @@ fn sets() -> Vec<SetDecl> {
             )
         },
         set("pick", &[Field::Number], Some(DataType::Verdict)),
+        set(
+            "frontends",
+            &[Field::Ipv4, Field::Proto, Field::Port],
+            Some(DataType::Fields([Field::Class].into())),
+        ),
+        set("balancers", &[Field::Class], Some(DataType::Verdict)),
         SetDecl {
             interval: true,
             ..set("ranges", &[Field::Ipv4], None)
@@ -130,6 +136,20 @@ fn elements() -> Vec<(&'static str, Vec<Element>)> {
                 Element::new(slot(1, 0), target.clone()),
                 Element::new(slot(1, 65537), target),
             ],
+        ),
+        (
+            "frontends",
+            vec![named(
+                frontend(1),
+                Value::Data(Data::concat(&[&0x1_0002u32.to_ne_bytes()])),
+            )],
+        ),
+        (
+            "balancers",
+            vec![Element::new(
+                Key::of(&0x1_0002u32.to_ne_bytes()),
+                Value::Verdict(Verdict::Goto(name("lb-2"))),
+            )],
         ),
         (
             "pick",
@@ -346,7 +366,40 @@ fn service_rules() -> Vec<Expected> {
             ]),
             "ip daddr . meta l4proto . th dport vmap @service-ips",
         ),
+        (
+            "services",
+            rule(&[
+                daddr(),
+                meta(MetaKey::L4Proto, R1),
+                dport(R2),
+                Expr::LookupData {
+                    set: name("frontends"),
+                    key: R0,
+                    to: R0,
+                },
+                set_priority(),
+                goto("lb-2"),
+            ]),
+            "meta priority set ip daddr . meta l4proto . th dport map @frontends goto lb-2",
+        ),
+        (
+            "services",
+            rule(&[meta(MetaKey::Priority, R0), verdict_of("balancers")]),
+            "meta priority vmap @balancers",
+        ),
+        (
+            "services",
+            rule(&[load(R0, &number(0)), set_priority()]),
+            "meta priority set none",
+        ),
     ]
+}
+
+fn set_priority() -> Expr {
+    Expr::SetMeta {
+        key: MetaKey::Priority,
+        from: R0,
+    }
 }
 
 fn endpoint_rules() -> Vec<Expected> {
