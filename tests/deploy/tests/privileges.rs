@@ -7,13 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use ferry_deploy::{MANIFESTS, Mode, Running, confined_to, ferry, is_served, kustomize, objects};
+use ferry_deploy::{CONFINED, MANIFESTS, Mode, Running, confined_to, ferry, is_served, kustomize, objects};
 use ferry_lab::netns::Network;
-
-/// As a container has it: kernel parameters cannot be written, only the named capabilities can ever be had. The legacy
-/// kind of iptables is in a directory that comes first.
-const CONFINED: &str = r#"mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys || exit
-exec setpriv "$@""#;
 
 #[derive(Clone, Copy, Debug)]
 enum Iptables {

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::shell;
+use crate::{program, sbom, shell};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -24,13 +24,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let program = match &args.program {
-        Some(program) => program.clone(),
-        None => {
-            shell::run(shell::cargo().args(["build", "--release", "--package", "ferry-app"]))?;
-            shell::target_dir().join("release/ferry")
-        }
-    };
+    let program = program::named_or_built(args.program.as_ref())?;
     let package = debian(&program)?;
     println!("{}", package.display());
     Ok(())
@@ -39,10 +33,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Packs the program; the path of the package.
 pub(crate) fn debian(program: &Path) -> Result<PathBuf> {
     let out = shell::target_dir().join("package");
-    let tree = out.join("tree");
-    if tree.exists() {
-        fs::remove_dir_all(&tree)?;
-    }
+    fs::create_dir_all(&out)?;
+    let work = tempfile::Builder::new().prefix(".packing-").tempdir_in(&out)?;
+    let tree = work.path().join("tree");
     let source = shell::root().join("deploy/debian");
     let put = |from: &Path, to: &str, mode: &str| -> Result<()> {
         let to = tree.join(to);
@@ -72,6 +65,9 @@ pub(crate) fn debian(program: &Path) -> Result<PathBuf> {
         "usr/share/doc/ferry/copyright",
         "644",
     )?;
+    let parts = work.path().join("sbom");
+    fs::write(&parts, sbom::of_program()?)?;
+    put(&parts, "usr/share/doc/ferry/sbom.spdx.json", "644")?;
     for example in ["node.yaml", "web.yaml"] {
         let from = shell::root().join("examples/manifests").join(example);
         put(&from, &format!("usr/share/doc/ferry/examples/{example}"), "644")?;
@@ -84,46 +80,45 @@ pub(crate) fn debian(program: &Path) -> Result<PathBuf> {
     completions(program, &tree)?;
     fs::write(tree.join("DEBIAN/conffiles"), "/etc/ferry/config.yaml\n")?;
     fs::write(tree.join("DEBIAN/control"), control(&tree)?)?;
-    let package = out.join(format!("ferry_{VERSION}_{}.deb", architecture()?));
+    shell::output(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&tree))?;
+    // under another name until it is whole: a run that is killed leaves no package
+    let unfinished = work.path().join("package");
     let mut build = Command::new("dpkg-deb");
     build
-        .env("SOURCE_DATE_EPOCH", last_change()?)
+        .env("SOURCE_DATE_EPOCH", program::source_date()?.to_string())
         .args(["--root-owner-group", "-Zxz", "--build"])
         .arg(&tree)
-        .arg(&package);
+        .arg(&unfinished);
     shell::output(&mut build)?;
+    let package = out.join(format!("ferry_{VERSION}_{}.deb", program::architecture()?));
+    fs::rename(unfinished, &package)?;
     Ok(package)
 }
 
 fn control(tree: &Path) -> Result<String> {
-    let size = shell::output(Command::new("du").args(["-k", "-s"]).arg(tree))?;
-    let size = String::from_utf8(size)?;
-    let size = size.split_whitespace().next().context("du said nothing")?;
     Ok(format!(
         "Package: ferry\nVersion: {VERSION}\nArchitecture: {}\nMaintainer: Ferry maintainers <maintainers@ferry.invalid>\n\
-         Installed-Size: {size}\nSection: net\nPriority: optional\nHomepage: https://github.com/ferry-proxy/ferry\n\
+         Installed-Size: {}\nSection: net\nPriority: optional\nHomepage: https://github.com/ferry-proxy/ferry\n\
          Depends: libc6 (>= 2.34), libgcc-s1 (>= 4.2)\nRecommends: iptables, kmod\n\
          Description: service proxy for Linux nodes, a drop-in for kube-proxy\n \
          Carries the traffic of Kubernetes Services, or of services described in files, to their\n \
          endpoints: by nftables, iptables or ipvs rules, or relaying connections itself.\n",
-        architecture()?
+        program::architecture()?,
+        kibibytes(tree)?
     ))
 }
 
-fn architecture() -> Result<String> {
-    let name = shell::output(Command::new("dpkg").arg("--print-architecture"))?;
-    Ok(String::from_utf8(name)?.trim().to_owned())
-}
-
-/// The time of the last commit: what all files of a package are as old as.
-fn last_change() -> Result<String> {
-    let time =
-        shell::output(
-            Command::new("git")
-                .current_dir(shell::root())
-                .args(["log", "-1", "--format=%ct"]),
-        )?;
-    Ok(String::from_utf8(time)?.trim().to_owned())
+/// As Debian counts it, whatever file system the tree is on: one for a directory, what it takes for a file.
+fn kibibytes(path: &Path) -> Result<u64> {
+    let found = fs::symlink_metadata(path)?;
+    if !found.is_dir() {
+        return Ok(found.len().div_ceil(1024));
+    }
+    let mut sum = 1;
+    for entry in fs::read_dir(path)? {
+        sum += kibibytes(&entry?.path())?;
+    }
+    Ok(sum)
 }
 
 /// `ferry(8)`, and a page for each command.

@@ -179,13 +179,9 @@ fn supports_iptables(family: Family) -> Result<(), String> {
         Family::V6 => Ip::V6,
     };
     let tool = Iptables::detect(ip, Arc::default()).map_err(|error| error.to_string())?;
-    if tool.present() {
-        return Ok(());
-    }
-    Err(format!(
-        "{} can't list the chain POSTROUTING of table nat; is its kernel module loaded?",
-        ip.program()
-    ))
+    tool.can_do_nat().map_err(|said| {
+        format!("{ip} can't list the chain POSTROUTING of table nat ({said}); is its kernel module loaded?")
+    })
 }
 
 /// The directory for what must outlive the process but not a boot.

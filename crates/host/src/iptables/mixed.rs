@@ -57,7 +57,7 @@ pub fn other_flavour(tool: &Iptables, ours: impl Fn(&str) -> bool) -> Result<Opt
     Ok((!chains.is_empty()).then_some(Other { ip, flavour, chains }))
 }
 
-fn has_legacy_tables(ip: Ip) -> bool {
+pub(super) fn has_legacy_tables(ip: Ip) -> bool {
     let names = match ip {
         Ip::V4 => "/proc/thread-self/net/ip_tables_names",
         Ip::V6 => "/proc/thread-self/net/ip6_tables_names",

@@ -4,6 +4,7 @@
 //! Always holds: every program that is started ends, by itself or at its time limit, before the call returns.
 
 mod chains;
+mod choose;
 mod document;
 mod failure;
 mod lock;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lock::{self, Holder, LockWait, OwnLock};
-use super::{Document, Error, Failure, Ip, Table, Writers};
+use super::{Document, Error, Failure, Ip, Table, Writers, choose};
 use crate::process::{self, Attend, Limits, Ran, RunError, Unattended};
 
 /// The largest documents take seconds, on a busy machine tens of seconds; what takes longer than this hangs.
@@ -165,9 +165,13 @@ pub struct Restored {
 }
 
 impl Iptables {
-    /// The programs behind the plain names.
+    /// The programs behind the plain names, because that is what everybody else on the node uses; where there are no
+    /// such names, as in an image, those of the flavour that the node's rules speak for.
     pub fn detect(ip: Ip, writers: Arc<Writers>) -> Result<Iptables, Error> {
-        Iptables::named(ip, ip.program().to_owned(), writers)
+        match Iptables::named(ip, ip.program().to_owned(), Arc::clone(&writers)) {
+            Err(missing @ Error::Missing { .. }) => choose::by_rules(ip, &writers).ok_or(missing),
+            found => found,
+        }
     }
 
     /// The programs of one flavour by their own names, whatever stands behind the plain ones.
@@ -222,13 +226,20 @@ impl Iptables {
         self.features
     }
 
-    /// Whether the kernel has what NAT needs in this family.
-    pub fn present(&self) -> bool {
+    /// Whether the kernel has what NAT needs in this family, and lets us use it; else what the program said.
+    pub fn can_do_nat(&self) -> Result<(), String> {
         let mut command = self.command(&self.program);
         command
             .args(self.features.wait.args())
             .args(["-S", "POSTROUTING", "-t", "nat"]);
-        process::run(&mut command, &[], SHORT_LIMITS, &mut Unattended).is_ok_and(|ran| ran.status.success())
+        match process::run(&mut command, &[], SHORT_LIMITS, &mut Unattended) {
+            Ok(ran) if ran.status.success() => Ok(()),
+            Ok(ran) => {
+                let said = ran.stderr.lines().find(|line| !line.trim().is_empty());
+                Err(said.map_or_else(|| ran.status.to_string(), |line| line.trim().to_owned()))
+            }
+            Err(error) => Err(not_run(&self.program, SHORT_LIMITS, error, None).to_string()),
+        }
     }
 
     /// Does what a document says; chains that it does not name are left alone. Each of its tables is changed whole or
@@ -274,8 +285,18 @@ impl Iptables {
 
     /// Every table of this family as save prints it.
     pub fn save(&self) -> Result<String, Error> {
+        self.save_with(&[])
+    }
+
+    /// One table of this family.
+    pub(super) fn save_table(&self, table: Table) -> Result<String, Error> {
+        self.save_with(&["-t", table.as_str()])
+    }
+
+    fn save_with(&self, args: &[&str]) -> Result<String, Error> {
         let program = format!("{}-save", self.program);
-        let result = process::run(&mut self.command(&program), &[], SAVE_LIMITS, &mut Unattended);
+        let mut command = self.command(&program);
+        let result = process::run(command.args(args), &[], SAVE_LIMITS, &mut Unattended);
         let ran = result.map_err(|error| not_run(&program, SAVE_LIMITS, error, None))?;
         if !ran.status.success() {
             return Err(Error::Failed {
