@@ -23,7 +23,7 @@ use crate::modes::Mode;
 use crate::status::{
     self, AddressSource, HistoryRequest, PlanReport, RulesReport, TraceReport, TraceRequest,
 };
-use crate::{daemon, demo};
+use crate::{daemon, demo, doctor};
 
 /// How long a source may take to tell everything once.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -174,6 +174,19 @@ const CANNOT_TELL: u8 = 2;
 fn cannot_tell(error: &dyn std::fmt::Display) -> ExitCode {
     eprintln!("ferry: {error}");
     ExitCode::from(CANNOT_TELL)
+}
+
+/// `ferry doctor`
+pub fn doctor(invocation: Invocation) -> anyhow::Result<ExitCode> {
+    invocation.no_arguments()?;
+    let output = invocation.output()?;
+    let report = doctor::Report::of(&invocation.settings()?)?;
+    let printed = print(output, &report)?;
+    Ok(if report.is_good() {
+        printed
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// `ferry demo`

@@ -10,6 +10,7 @@ pub mod compare;
 pub mod config;
 pub mod daemon;
 pub mod demo;
+pub mod doctor;
 pub mod events;
 pub mod explain;
 pub mod facts;

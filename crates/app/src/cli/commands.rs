@@ -129,6 +129,21 @@ pub(super) static COMMANDS: &[Command] = &[
         run: commands::compare,
     },
     Command {
+        name: "doctor",
+        summary: "look for what would keep the proxy from working, and say what to do",
+        usage: "[flags]",
+        about: "Looks at this node as a daemon with the same flags would find it: kernel, parameters, iptables, what other\n\
+                modes and proxies have left, who else serves services, the clock, and what the API server lets this\n\
+                account do. Changes nothing. Ends with 1 if the proxy would not work.",
+        examples: &[
+            "ferry doctor --config /var/lib/kube-proxy/config.conf",
+            "ferry doctor --manifests /etc/ferry/services --mode nftables -o json",
+        ],
+        flags: &[flags::OUTPUT, flags::MODE],
+        takes: Takes::DaemonFlags,
+        run: commands::doctor,
+    },
+    Command {
         name: "demo",
         summary: "see it work, in throw-away network namespaces",
         usage: "[flags]",

@@ -12,8 +12,11 @@ const WIDTH: usize = 100;
 const COLUMN: usize = 38;
 /// Below the flags of a command that takes the daemon's.
 const DAEMON_FLAGS: &str = "\nThe other flags are the daemon's: put the command before the daemon's own command line to see\n\
-                            what that daemon would decide. With none of --manifests, --kubeconfig, --master and --config\n\
-                            the running daemon is asked. See 'ferry help'.\n";
+                            what that daemon would decide. See 'ferry help'.\n";
+/// The same, for commands that can ask a running one.
+const DAEMON_FLAGS_OR_ASKED: &str = "\nThe other flags are the daemon's: put the command before the daemon's own command line to see\n\
+                                     what that daemon would decide. With none of --manifests, --kubeconfig, --master and --config\n\
+                                     the running daemon is asked. See 'ferry help'.\n";
 
 /// Whether flags that count beside `--config` are told from the others.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,7 +100,15 @@ pub(super) fn command(command: &Command) -> String {
     push_flags(&mut out, &flags, Stars::Hidden);
     match command.takes {
         Takes::OwnFlags => {}
-        Takes::DaemonFlags => out.push_str(DAEMON_FLAGS),
+        Takes::DaemonFlags => {
+            let mut own = command.flags.iter().copied().flatten();
+            let can_ask = own.any(|flag| flag.name == "socket");
+            out.push_str(if can_ask {
+                DAEMON_FLAGS_OR_ASKED
+            } else {
+                DAEMON_FLAGS
+            });
+        }
     }
     out
 }

@@ -75,6 +75,13 @@ impl Invocation {
         PathBuf::from(&self.typed.config.ferry.status_socket)
     }
 
+    /// What a daemon with these flags would do.
+    pub fn settings(self) -> Result<Settings, Refused> {
+        parse::prepare(Arc::new(self.typed), parse::Choices::Silent)
+            .map(|(settings, _)| settings)
+            .map_err(Refused)
+    }
+
     /// Files or a server that were named, else the running daemon.
     pub fn origin(self) -> Result<Origin, Refused> {
         self.origin_named_by(&["manifests", "kubeconfig", "master", "config"], &[])
@@ -84,9 +91,9 @@ impl Invocation {
     pub fn origin_named_by(self, naming: &[&str], own: &[&str]) -> Result<Origin, Refused> {
         let given = &self.typed.given;
         if naming.iter().any(|name| given.contains(name)) {
-            return parse::prepare(Arc::new(self.typed), parse::Choices::Silent)
-                .map(|(settings, _)| Origin::Objects(Box::new(settings)))
-                .map_err(Refused);
+            return self
+                .settings()
+                .map(|settings| Origin::Objects(Box::new(settings)));
         }
         let mut about_objects = FLAGS.iter().chain(flags::MODE).filter(|flag| {
             flag.group != LOGGING && flag.name != "status-socket" && !own.contains(&flag.name)

@@ -19,7 +19,8 @@ mod tuning;
 
 pub(crate) use node::name as node_name;
 pub(crate) use options::plan_options;
-pub(crate) use source::follow;
+pub(crate) use platform::supports;
+pub(crate) use source::{connection, follow};
 
 use anyhow::{Context, bail};
 use ferry_host::process;

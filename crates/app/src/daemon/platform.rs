@@ -51,6 +51,11 @@ pub(super) fn families(
     Ok(working)
 }
 
+/// Whether this machine's kernel has a family.
+pub(crate) fn supports(family: Family) -> Result<(), String> {
+    Kernel::default().supports(family)
+}
+
 /// Where the kernel says whether it has IPv6.
 #[derive(Debug, Clone)]
 pub(super) struct Kernel {

@@ -46,7 +46,7 @@ pub(crate) fn follow(
 }
 
 /// How to reach the API server, and as whom.
-pub(super) fn connection(client: &ApiClient) -> Connection {
+pub(crate) fn connection(client: &ApiClient) -> Connection {
     let program = std::env::args_os().next().unwrap_or_default();
     Connection {
         kubeconfig: client.kubeconfig.clone(),

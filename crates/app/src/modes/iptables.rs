@@ -20,6 +20,8 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     listing: |settings, plan, family| listing(plan, family, &options(settings)),
     owns_chain: owns_no_chain,
     supports: supports_iptables,
+    kernel: None,
+    writes_iptables: true,
     relays: false,
     conntrack: Conntrack::Swept,
     full_sync_period: |_| HOURLY,

@@ -4,7 +4,7 @@ use ferry_backends::ipvs::{self, Ipvs, Options};
 use ferry_host::ipvs::Timeouts;
 use ferry_model::Policy;
 
-use super::{Conntrack, Descriptor, Metrics, run_directory, supports_iptables};
+use super::{Conntrack, Descriptor, KernelPart, Metrics, run_directory, supports_iptables};
 use crate::config::{Section, Settings};
 use crate::events::Event;
 
@@ -17,6 +17,16 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     listing: |settings, plan, family| ipvs::listing(plan, family, &options(settings)),
     owns_chain: ipvs::owns_chain,
     supports: supports_iptables,
+    kernel: Some(KernelPart {
+        // before, connections to pods that are gone are used again
+        oldest: (4, 1),
+        check: || {
+            let mut kernel = ferry_host::ipvs::Ipvs::open().map_err(|error| error.to_string())?;
+            kernel.services().map(drop).map_err(|error| error.to_string())
+        },
+        remedy: "modprobe ip_vs, and name it in /etc/modules-load.d/ so that it is there after the next boot",
+    }),
+    writes_iptables: true,
     relays: false,
     // It removes them when answers on their way have arrived; a flow that goes earlier takes its masquerading with it,
     // and the answer is lost.

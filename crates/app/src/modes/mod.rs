@@ -48,6 +48,10 @@ pub struct Descriptor {
     pub owns_chain: OwnsChain,
     /// Whether what it needs beside the kernel is there for a family.
     pub supports: fn(Family) -> Result<(), String>,
+    /// The part of the kernel that it speaks to itself, where it is not left to programs.
+    pub kernel: Option<KernelPart>,
+    /// Whether it has chains in iptables.
+    pub writes_iptables: bool,
     /// Whether traffic goes through the process, and would end with it.
     pub relays: bool,
     /// What it leaves to do in the connection tracking table.
@@ -87,6 +91,17 @@ pub struct Metrics {
     pub shown: &'static [&'static str],
     /// Packets counted by nfacct objects: the object, and the metric's name and help.
     pub packets: &'static [(&'static str, &'static str, &'static str)],
+}
+
+/// A part of the kernel that a mode speaks to.
+#[derive(Debug)]
+pub struct KernelPart {
+    /// The first version that has all of it.
+    pub oldest: (u32, u32),
+    /// Whether it is there and lets us in. Asking may load a module, and changes nothing else.
+    pub check: fn() -> Result<(), String>,
+    /// What to do where it is not.
+    pub remedy: &'static str,
 }
 
 /// How `ferry demo` shows a mode.

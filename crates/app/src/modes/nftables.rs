@@ -7,7 +7,8 @@ use ferry_host::nftables::{Client, Family};
 use ferry_model::Policy;
 
 use super::{
-    Conntrack, Demo, Descriptor, HOURLY, Metrics, Sabotage, owns_no_chain, silent, supports_every_family,
+    Conntrack, Demo, Descriptor, HOURLY, KernelPart, Metrics, Sabotage, owns_no_chain, silent,
+    supports_every_family,
 };
 use crate::config::{Section, Settings};
 
@@ -23,6 +24,15 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     listing: |settings, plan, family| listing(plan, family, &options(settings)),
     owns_chain: owns_no_chain,
     supports: supports_every_family,
+    kernel: Some(KernelPart {
+        oldest: ferry_backends::nftables::OLDEST_KERNEL,
+        check: || {
+            let mut client = Client::open().map_err(|error| error.to_string())?;
+            client.generation().map(drop).map_err(|error| error.to_string())
+        },
+        remedy: "modprobe nf_tables, and run as root or with the capability NET_ADMIN",
+    }),
+    writes_iptables: false,
     relays: false,
     conntrack: Conntrack::Swept,
     full_sync_period: |_| HOURLY,

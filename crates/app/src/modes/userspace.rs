@@ -24,6 +24,8 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     listing: |settings, plan, family| userspace::listing(plan, family, &as_on_a_node(settings)),
     owns_chain: userspace::owns_chain,
     supports: supports_every_family,
+    kernel: None,
+    writes_iptables: true,
     relays: true,
     // It must work where nothing may be set.
     conntrack: Conntrack::Untouched,

@@ -57,7 +57,7 @@ impl House {
         self.program_as(&[env!("CARGO_BIN_EXE_ferry")], args)
     }
 
-    fn program_as(&self, prefix: &[&str], args: &[&str]) -> Command {
+    pub(crate) fn program_as(&self, prefix: &[&str], args: &[&str]) -> Command {
         let mut command = self.node.command(prefix[0]);
         command.args(&prefix[1..]).args(args).stdin(Stdio::null());
         command

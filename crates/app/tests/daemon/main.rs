@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod clients;
+mod doctor;
 mod house;
 mod observe;
 mod relayed;

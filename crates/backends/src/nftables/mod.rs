@@ -48,7 +48,7 @@ pub struct Options {
 }
 
 /// The first kernel that this mode works on, for kube-proxy and for us.
-const OLDEST_KERNEL: (u32, u32) = (5, 13);
+pub const OLDEST_KERNEL: (u32, u32) = (5, 13);
 
 impl Default for Options {
     fn default() -> Self {

@@ -90,6 +90,9 @@ async fn handle(request: Request<Incoming>, store: Arc<Store>) -> Answer {
     if matches!(path.as_str(), "/healthz" | "/readyz" | "/livez") {
         return plain(200, "text/plain", "ok");
     }
+    if path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" && head.method == Method::POST {
+        return access_review(&body, &faults);
+    }
     if let Some(answer) = discovery::answer(&path, &faults.missing) {
         return json_answer(200, &answer);
     }
@@ -145,6 +148,17 @@ fn encoding(kind: &'static Kind, accept: &str, store: &Store, faults: &Faults) -
     } else {
         Encoding::Json
     }
+}
+
+/// Whether the client may do something: all but what it was forbidden.
+fn access_review(body: &Bytes, faults: &Faults) -> Answer {
+    let Ok(mut review) = serde_json::from_slice::<Value>(body) else {
+        return failure(400, "BadRequest", "the body is no JSON");
+    };
+    let asked = review["spec"]["resourceAttributes"]["resource"].as_str();
+    let allowed = asked.is_some_and(|resource| !faults.forbidden.contains(resource));
+    review["status"] = json!({"allowed": allowed});
+    json_answer(201, &review)
 }
 
 fn read(target: &Target<'_>, query: &Query, accept: &str, store: &Arc<Store>, faults: &Faults) -> Answer {
