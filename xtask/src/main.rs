@@ -15,6 +15,7 @@ mod monitoring;
 mod package;
 mod packages;
 mod program;
+mod release;
 mod sbom;
 mod shell;
 mod test;
@@ -59,6 +60,8 @@ enum Command {
     Package(package::Args),
     /// Build the container image, without a daemon or a registry
     Image(image::Args),
+    /// Build every artefact of a release: program, package, image, chart, manifests, lists of parts, checksums
+    Release(release::Args),
     /// The alerts and dashboards of deploy/monitoring, in a real Prometheus that scrapes a real ferry
     Monitoring(monitoring::Args),
     /// Run the fuzz targets for a while
@@ -89,6 +92,7 @@ fn run(command: Command) -> Result<()> {
         Command::Deploy => deploy::run(),
         Command::Package(args) => package::run(&args),
         Command::Image(args) => image::run(&args),
+        Command::Release(args) => release::run(&args),
         Command::Monitoring(args) => monitoring::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Ci => test::ci(),

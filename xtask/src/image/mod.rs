@@ -91,7 +91,7 @@ pub(crate) fn build(program: &Path, debian: Debian) -> Result<Image> {
         layout: out.join("oci"),
     };
     let packed = work.path().join("archive");
-    oci::archive(&layout, &packed, program::source_date()?)?;
+    tar(&layout, &["."], &packed)?;
     if image.layout.exists() {
         fs::remove_dir_all(&image.layout)?;
     }
@@ -137,7 +137,7 @@ fn layers(program: &Path, debian: Debian, work: &Path) -> Result<[oci::Layer; 2]
     // where a DaemonSet of kubeadm's looks for kube-proxy: an image is all that has to be changed in it
     fs::create_dir_all(tree.join("usr/local/bin"))?;
     std::os::unix::fs::symlink("/usr/bin/ferry", tree.join("usr/local/bin/kube-proxy"))?;
-    oci::archive(&tree, &ours, program::source_date()?)?;
+    tar(&tree, &["."], &ours)?;
     let layer = |tar: PathBuf, made_by: &str| oci::Layer {
         tar,
         made_by: made_by.to_owned(),
@@ -146,6 +146,11 @@ fn layers(program: &Path, debian: Debian, work: &Path) -> Result<[oci::Layer; 2]
         layer(root, "deploy/image/root.sh"),
         layer(ours, "cargo xtask image"),
     ])
+}
+
+/// Files of a directory as an archive, all of them as old as the sources.
+pub(crate) fn tar(directory: &Path, names: &[&str], to: &Path) -> Result<()> {
+    oci::archive(directory, names, to, program::source_date()?)
 }
 
 /// Debian's part, kept under a name that changes with what it is made from.

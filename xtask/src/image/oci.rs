@@ -82,8 +82,8 @@ pub(super) fn write(directory: &Path, layers: &[Layer], about: &About<'_>) -> Re
     Ok(())
 }
 
-/// A directory as an archive in which nothing tells of the machine or the hour.
-pub(super) fn archive(directory: &Path, to: &Path, date: u64) -> Result<()> {
+/// What a directory has under these names, as an archive in which nothing tells of the machine or the hour.
+pub(super) fn archive(directory: &Path, names: &[&str], to: &Path, date: u64) -> Result<()> {
     let mut tar = Command::new("tar");
     tar.args(["--create", "--sort=name", "--format=gnu", "--numeric-owner"])
         .args(["--owner=0", "--group=0", "--mode=u=rwX,go=rX"])
@@ -92,7 +92,7 @@ pub(super) fn archive(directory: &Path, to: &Path, date: u64) -> Result<()> {
         .arg(directory)
         .arg("--file")
         .arg(to)
-        .arg(".");
+        .args(names);
     crate::shell::output(&mut tar).map(drop)
 }
 
