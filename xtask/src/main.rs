@@ -18,6 +18,7 @@ mod program;
 mod release;
 mod sbom;
 mod shell;
+mod soak;
 mod test;
 mod vm;
 
@@ -64,6 +65,8 @@ enum Command {
     Release(release::Args),
     /// The alerts and dashboards of deploy/monitoring, in a real Prometheus that scrapes a real ferry
     Monitoring(monitoring::Args),
+    /// Mixed churn under traffic for an hour, in every mode this kernel has
+    Soak(soak::Args),
     /// Run the fuzz targets for a while
     Fuzz(fuzz::Args),
     /// What the CI runs: check, then test
@@ -94,6 +97,7 @@ fn run(command: Command) -> Result<()> {
         Command::Image(args) => image::run(&args),
         Command::Release(args) => release::run(&args),
         Command::Monitoring(args) => monitoring::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Ci => test::ci(),
     }
@@ -115,6 +119,7 @@ mod tests {
             "vm --engine qemu",
             "vm --kernel user-mode-linux -- uname -r",
             "fuzz config --seconds 5",
+            "soak --seconds 60 --modes nftables",
             "lab api --services 3",
         ] {
             let words = std::iter::once("xtask").chain(line.split(' '));

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::{check, deploy, fuzz, monitoring, packages, shell, vm};
+use crate::{check, deploy, fuzz, monitoring, packages, shell, soak, vm};
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
@@ -70,6 +70,8 @@ fn tiers(args: &Args, engine: Option<vm::Engine>) -> Result<()> {
     );
     tier("packet table", "cargo xtask netns", packets(&args.rest));
     if args.rest.is_empty() {
+        let endurance = soak::Args::short();
+        tier("endurance", &endurance.command_line(), soak::run(&endurance));
         let short = fuzz::Args::short();
         tier("fuzz targets", &short.command_line(), fuzz::run(&short));
         tier(

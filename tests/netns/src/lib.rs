@@ -14,6 +14,7 @@ mod proxy;
 pub mod random;
 pub mod recorded;
 pub mod sig_network;
+pub mod soak;
 mod stage;
 pub mod switch;
 pub mod traffic;
@@ -40,6 +41,12 @@ impl Mode {
             Mode::Ipvs => "ipvs",
             Mode::Userspace => "userspace",
         }
+    }
+
+    /// The mode of that name in `--proxy-mode`.
+    pub fn named(name: &str) -> Option<Mode> {
+        let all = [Mode::Nftables, Mode::Iptables, Mode::Ipvs, Mode::Userspace];
+        all.into_iter().find(|mode| mode.as_str() == name)
     }
 
     /// The recorded mode whose decisions this one shares. The userspace mode that kube-proxy had is gone; ours
