@@ -16,3 +16,7 @@ pub mod nftables;
 pub mod process;
 pub mod route;
 pub mod sysctl;
+
+mod fuzz;
+
+pub use fuzz::fuzz_netlink;

@@ -229,3 +229,8 @@ impl Chunk<'_> {
         Ok(())
     }
 }
+
+/// Reads it as everything that the kernel may send here.
+pub(crate) fn read_any(message: &crate::netlink::Message<'_>) {
+    let _ = wire::flow(message);
+}

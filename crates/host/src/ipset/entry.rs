@@ -47,15 +47,16 @@ impl Kind {
         }
     }
 
+    pub(super) const ALL: [Self; 5] = [
+        Self::HashIp,
+        Self::HashIpPort,
+        Self::HashIpPortIp,
+        Self::HashIpPortNet,
+        Self::BitmapPort,
+    ];
+
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let all = [
-            Self::HashIp,
-            Self::HashIpPort,
-            Self::HashIpPortIp,
-            Self::HashIpPortNet,
-            Self::BitmapPort,
-        ];
-        all.into_iter().find(|kind| kind.as_str() == text)
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
 }
 

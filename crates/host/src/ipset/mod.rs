@@ -290,3 +290,10 @@ fn family(of: Addresses, kind: Kind) -> u8 {
         (_, Addresses::V6) => libc::AF_INET6 as u8,
     }
 }
+
+/// Reads it as everything that the kernel may send here.
+pub(crate) fn read_any(message: &crate::netlink::Message<'_>) {
+    for kind in Kind::ALL {
+        let _ = Entry::parse(kind, &message.netfilter_attrs());
+    }
+}

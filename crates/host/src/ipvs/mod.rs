@@ -345,3 +345,12 @@ fn put_change(w: &mut Writer, change: &Change) {
         }
     }
 }
+
+/// Reads it as everything that the kernel may send here.
+pub(crate) fn read_any(message: &crate::netlink::Message<'_>) {
+    let _ = (wire::parse_service(message), wire::parse_service_stats(message));
+    let _ = wire::parse_timeouts(message);
+    for family_of_service in [false, true] {
+        let _ = wire::parse_server(&attrs(message.after(4)), family_of_service);
+    }
+}

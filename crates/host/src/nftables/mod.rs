@@ -153,3 +153,16 @@ mod msg {
     pub(super) const NEW_GENERATION: u16 = 15;
     pub(super) const GET_GENERATION: u16 = 16;
 }
+
+/// Reads it as everything that the kernel may send here.
+pub(crate) fn read_any(message: &crate::netlink::Message<'_>) {
+    let _ = notification::Notification::read(message);
+    let _ = (
+        decode::chain(message),
+        decode::rule(message),
+        decode::set(message),
+    );
+    for item in message.netfilter_attrs() {
+        let _ = decode::element(&item);
+    }
+}

@@ -136,3 +136,7 @@ fn parse_neighbour(message: &Message<'_>) -> Option<Neighbour> {
         _ => Neighbour::Resolved,
     })
 }
+
+pub(super) fn read_any(message: &Message<'_>) {
+    let _ = (parse_way(message), parse_neighbour(message));
+}

@@ -334,3 +334,9 @@ fn parse_address(message: &Message<'_>) -> Option<(u32, IpAddr, u8)> {
     let index = u32::from_ne_bytes(message.payload.get(4..8)?.try_into().ok()?);
     Some((index, address, *message.payload.get(1)?))
 }
+
+/// Reads it as everything that the kernel may send here.
+pub(crate) fn read_any(message: &crate::netlink::Message<'_>) {
+    let _ = (parse_link(message), parse_address(message));
+    lookup::read_any(message);
+}
