@@ -1,8 +1,10 @@
 //! The commands beside the daemon: they show, and change nothing.
 
 mod compare;
+mod explain;
 
 pub use compare::compare;
+pub use explain::explain;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -17,7 +19,6 @@ use crate::cli::{Invocation, Origin, Output, Refused, invalid};
 use crate::config::Settings;
 use crate::config::values::{GoDuration, parse_ip, quote, split_host_port};
 use crate::demo::Afterwards;
-use crate::explain::{ExplainReport, ExplainRequest, Verdict};
 use crate::facts::host_of;
 use crate::modes::Mode;
 use crate::status::{
@@ -90,46 +91,6 @@ fn packet(invocation: &Invocation) -> Result<TraceRequest, Refused> {
         from,
         to: SocketAddr::new(ip, port),
         protocol,
-    })
-}
-
-/// `ferry explain`
-pub fn explain(invocation: Invocation) -> anyhow::Result<ExitCode> {
-    const CANNOT_TELL: u8 = 2;
-    match explained(invocation) {
-        Ok(status) => Ok(status),
-        // Whoever reads the status must not take a failure to look for an answer.
-        Err(error) => {
-            eprintln!("ferry: {}", crate::cli::one_line(&error));
-            Ok(ExitCode::from(CANNOT_TELL))
-        }
-    }
-}
-
-fn explained(invocation: Invocation) -> anyhow::Result<ExitCode> {
-    let output = invocation.output()?;
-    let [target] = invocation.arguments.as_slice() else {
-        return Err(Refused("exactly one NAMESPACE/SERVICE[:PORT] or IP:PORT is needed".into()).into());
-    };
-    let from = &invocation.typed.extra.from;
-    let request = ExplainRequest {
-        target: target.clone(),
-        from: (!from.is_empty()).then(|| from.clone()),
-    };
-    let question = request.question().map_err(Refused)?;
-    let report = match invocation.origin()? {
-        Origin::Running(socket) => status::ask_explain(&socket, request)?,
-        Origin::Objects(settings) => {
-            let loaded = load(&settings)?;
-            let explanation = ferry_model::explain(&loaded.planner, &question);
-            ExplainReport::of(request, settings.mode.as_str(), &explanation, None, Vec::new())
-        }
-    };
-    print(output, &report)?;
-    Ok(match report.verdict.is {
-        Verdict::Reachable => ExitCode::SUCCESS,
-        Verdict::Unreachable => ExitCode::FAILURE,
-        Verdict::Unknown => ExitCode::from(2),
     })
 }
 

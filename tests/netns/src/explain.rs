@@ -256,6 +256,85 @@ pub fn broken_node(mode: Mode) -> Result<()> {
     stage.finish()
 }
 
+/// A rule that is not ours and drops: the kernel itself names it, on the way out of the node and through it.
+pub fn foreign_drop(mode: Mode) -> Result<()> {
+    let stage = stage(mode)?;
+    let node = stage.network().node();
+    let (code, report, _) = explain(&stage, "default/web:tcp --live --send")?;
+    ensure!(code == 0, "exit status {code}: {report:#}");
+    ensure!(report["live"]["probe"] == "answered", "{report:#}");
+    let way = report["live"]["packets"][0]["steps"].as_array();
+    let table = match mode {
+        Mode::Nftables => "ip kube-proxy",
+        Mode::Iptables | Mode::Ipvs | Mode::Userspace => "ip nat",
+    };
+    let passed = way.into_iter().flatten().any(|step| step["table"] == table);
+    ensure!(passed, "the way through our own table is not shown: {report:#}");
+
+    node.sh("nft -f - <<'END'\n\
+             table inet corp {\n\
+               chain leaving { type filter hook output priority 10; ip daddr 10.244.0.0/16 tcp dport 8080 \
+                 counter drop comment \"nobody talks to pods\"; }\n\
+             }\nEND")?;
+    let seen = Want {
+        ask: "default/web:tcp --live --send",
+        exit: 1,
+        cause: "foreign-drop",
+        says: "the packet was dropped in table inet corp, chain leaving by rule ",
+        remedy: "ask whoever wrote table inet corp: it is not this proxy's",
+    };
+    check(&stage, &seen)?;
+    check(
+        &stage,
+        &Want {
+            says: "th dport 8080 counter drop (comment \"nobody talks to pods\")",
+            ..seen
+        },
+    )?;
+    node.sh("nft delete table inet corp")?;
+    node.sh("iptables -I FORWARD -s 192.0.2.100 -m comment --comment 'ticket 4711' -j DROP")?;
+    let want = Want {
+        ask: "default/web:tcp --from 192.0.2.100 --live --seconds 2",
+        exit: 1,
+        cause: "foreign-drop",
+        says: "the packet was dropped in table ip filter, chain FORWARD by rule ",
+        remedy: "table ip filter",
+    };
+    let answered = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| check(&stage, &want));
+        while !asking.is_finished() {
+            // Long enough for the first packet; whoever drops it does not answer.
+            let mut probe = Probe::new("client", WEB.parse()?, 80, Proto::Tcp);
+            probe.limit = Some(Duration::from_millis(300));
+            stage.network().replies(&[probe])?;
+        }
+        asking
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    answered?;
+    leaves_nothing(&stage)?;
+    stage.finish()
+}
+
+/// A watch that is killed takes its table along.
+fn leaves_nothing(stage: &Stage) -> Result<()> {
+    let node = stage.network().node();
+    let tables = || node.sh("nft list tables");
+    let socket = format!("--socket={}", stage.dir().join("status.sock").display());
+    let mut command = node.command(program()?);
+    command.args(["explain", "default/web:tcp", "--live", "--seconds=60", &socket]);
+    let mut watching = command.stdout(std::process::Stdio::null()).spawn()?;
+    let has_table = || tables().is_ok_and(|tables| tables.contains("ferry-explain"));
+    let began = ferry_lab::wait_until(Duration::from_secs(10), has_table);
+    watching.kill()?;
+    watching.wait()?;
+    ensure!(began, "no table while it watches: {}", tables()?);
+    let gone = ferry_lab::wait_until(Duration::from_secs(5), || !has_table());
+    ensure!(gone, "left behind: {}", tables()?);
+    Ok(())
+}
+
 /// A flow of a client's datagrams that leads to a pod which is none of the service's.
 fn stale_flow(stage: &Stage) -> Result<()> {
     let node = stage.network().node();

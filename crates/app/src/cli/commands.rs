@@ -67,14 +67,23 @@ pub(super) static COMMANDS: &[Command] = &[
         about: "Says why a service is or is not reached: each step of the decision with the object and field behind it,\n\
                 every endpoint and what keeps it in or out, then what the kernel of this node holds: rules, kernel\n\
                 parameters, routes, neighbours, tracked flows. Last a verdict and what to do about it.\n\
-                Exits with 0 if it is reachable, 1 if not, 2 if that cannot be told. Changes nothing.",
+                With --live the kernel tells the packet's way through every table, also foreign ones.\n\
+                Exits with 0 if it is reachable, 1 if not, 2 if that cannot be told. Changes nothing,\n\
+                but for a table of its own that is there while --live watches.",
         examples: &[
             "ferry explain shop/web",
             "ferry explain shop/web:http --from 10.244.1.5",
             "ferry explain 192.0.2.10:30080 --from outside -o json",
+            "ferry explain shop/web --live --send",
             "ferry explain shop/web --manifests ./services --hostname-override node-1",
         ],
-        flags: &[flags::ASKER, flags::OUTPUT, flags::MODE, flags::SOCKET],
+        flags: &[
+            flags::ASKER,
+            flags::LIVE,
+            flags::OUTPUT,
+            flags::MODE,
+            flags::SOCKET,
+        ],
         takes: Takes::DaemonFlags,
         run: commands::explain,
     },

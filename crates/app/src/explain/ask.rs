@@ -3,7 +3,7 @@
 use ferry_model::{Asker, PortWanted, Protocol, Question, ServiceName, Subject};
 use serde::{Deserialize, Serialize};
 
-use crate::config::values::{parse_ip, split_host_port};
+use crate::config::values::{parse_ip, quote, split_host_port};
 
 /// What is asked, in the user's words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,13 +21,15 @@ impl ExplainRequest {
     /// What is meant, or why nothing is.
     pub fn question(&self) -> Result<Question, String> {
         Ok(Question {
-            subject: subject(&self.target)?,
+            subject: subject(&self.target).map_err(|why| format!("{}: {why}", quote(&self.target)))?,
             from: match self.from.as_deref() {
                 None => Asker::Anybody,
                 Some("node") => Asker::Node,
                 Some("outside") => Asker::Outside,
                 Some(text) => {
-                    let address = parse_ip(text).ok_or("--from must be an IP address, node or outside")?;
+                    let address = parse_ip(text).ok_or_else(|| {
+                        format!("--from: {}: must be an IP address, node or outside", quote(text))
+                    })?;
                     Asker::Address(address, None)
                 }
             },

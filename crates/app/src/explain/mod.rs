@@ -5,10 +5,12 @@
 mod ask;
 mod findings;
 mod kernel;
+mod live;
 mod report;
 mod text;
 
 pub use ask::ExplainRequest;
 pub(crate) use findings::SourceState;
 pub(crate) use kernel::{Inspected, interface_to, look};
+pub(crate) use live::{Sender, Transport, Watch, watch};
 pub use report::{ExplainReport, Verdict};

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 use super::ExplainRequest;
+use super::live::LiveReport;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -15,6 +16,9 @@ pub struct ExplainReport {
     /// What the kernel says; absent where only objects were looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelReport>,
+    /// What the kernel told of packets while they passed, where it was asked to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live: Option<LiveReport>,
     /// The weightiest first.
     pub findings: Vec<FindingReport>,
     pub verdict: VerdictReport,
@@ -193,9 +197,19 @@ impl ExplainReport {
             mode: mode.to_owned(),
             places,
             kernel,
+            live: None,
             findings,
             verdict,
         }
+    }
+}
+
+impl ExplainReport {
+    /// Adds findings that go before the others of their weight, and judges again.
+    pub(super) fn add_first(&mut self, more: Vec<FindingReport>) {
+        self.findings.splice(0..0, more);
+        self.findings.sort_by_key(|finding| finding.weight);
+        self.verdict = verdict(&self.findings, &self.places, self.kernel.is_some());
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::live::LiveReport;
 use super::report::{
     BecauseReport, CheckState, ExplainReport, FindingWeight, KernelReport, PlaceReport, WayReport,
 };
@@ -16,6 +17,9 @@ impl fmt::Display for ExplainReport {
         }
         if let Some(kernel) = &self.kernel {
             writeln!(f, "kernel, in mode {}\n{kernel}", self.mode)?;
+        }
+        if let Some(live) = &self.live {
+            writeln!(f, "{live}")?;
         }
         // The verdict says the first one.
         let told = usize::from(self.verdict.remedy.is_some());
@@ -133,5 +137,34 @@ impl fmt::Display for WayReport {
             "local" => f.write_str(", this node's own"),
             neighbour => write!(f, ", neighbour {neighbour}"),
         }
+    }
+}
+
+impl fmt::Display for LiveReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "live, packets to {} in {:.1} s", self.watched, self.seconds)?;
+        if let Some(probe) = &self.probe {
+            writeln!(f, "  probe     {probe}")?;
+        }
+        for (number, packet) in self.packets.iter().enumerate() {
+            writeln!(f, "  packet {}", number + 1)?;
+            for step in &packet.steps {
+                if let Some(packet) = &step.packet {
+                    writeln!(f, "    {packet}")?;
+                }
+                write!(f, "      {} {}: ", step.table, step.chain)?;
+                if let (Some(rule), Some(handle)) = (&step.rule, step.handle) {
+                    write!(f, "rule {handle}: {rule}")?;
+                    if let Some(comment) = &step.comment {
+                        write!(f, " comment {comment:?}")?;
+                    }
+                    f.write_str(" => ")?;
+                }
+                writeln!(f, "{}", step.verdict)?;
+            }
+        }
+        self.limits
+            .iter()
+            .try_for_each(|limit| writeln!(f, "  unseen    {limit}"))
     }
 }

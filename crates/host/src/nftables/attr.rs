@@ -33,6 +33,7 @@ pub(super) const ELEMENTS_LIST: u16 = 3;
 pub(super) const ELEMENT_KEY: u16 = 1;
 pub(super) const ELEMENT_DATA: u16 = 2;
 pub(super) const ELEMENT_FLAGS: u16 = 3;
+pub(super) const ELEMENT_TIMEOUT: u16 = 4;
 pub(super) const ELEMENT_USERDATA: u16 = 6;
 pub(super) const ELEMENT_EXPR: u16 = 7;
 pub(super) const DATA_VALUE: u16 = 1;

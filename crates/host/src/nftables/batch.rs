@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::bytes::Key;
 use super::set::{Element, SetDecl};
@@ -51,6 +52,14 @@ impl fmt::Display for Object {
     }
 }
 
+/// Whose a table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Nobody,
+    /// The socket that makes it: nobody else may change it, and it goes when the socket is closed.
+    Socket,
+}
+
 /// Changes of one table that become true together or not at all. Kept small enough for the kernel in its parts:
 /// lists of elements are cut into several messages.
 #[derive(Debug)]
@@ -96,10 +105,21 @@ impl Batch {
     }
 
     pub fn add_table(&mut self, comment: &str) {
+        self.add_table_of(comment, Owner::Nobody);
+    }
+
+    pub(super) fn add_table_of(&mut self, comment: &str, owner: Owner) {
+        const OWNED: u32 = 0x2;
         let name = self.table.clone();
         self.put(msg::NEW_TABLE, CREATE, Object::Table, |w| {
             w.str(attr::TABLE_NAME, &name);
-            w.be32(attr::TABLE_FLAGS, 0);
+            w.be32(
+                attr::TABLE_FLAGS,
+                match owner {
+                    Owner::Nobody => 0,
+                    Owner::Socket => OWNED,
+                },
+            );
             w.attr(attr::TABLE_USERDATA, &userdata::comment(comment));
         });
     }
@@ -195,6 +215,15 @@ impl Batch {
 
     pub fn add_elements<'a>(&mut self, set: &Arc<str>, elements: impl IntoIterator<Item = &'a Element>) {
         self.put_elements(msg::NEW_ELEMENT, CREATE, set, elements, Element::encode);
+    }
+
+    /// Adds an element that goes by itself after a time.
+    pub(super) fn add_element_for(&mut self, set: &Arc<str>, element: &Element, lifetime: Duration) {
+        let encode = |element: &Element, w: &mut Writer| {
+            element.encode(w);
+            w.be64(attr::ELEMENT_TIMEOUT, lifetime.as_millis() as u64);
+        };
+        self.put_elements(msg::NEW_ELEMENT, CREATE, set, [element], encode);
     }
 
     pub fn delete_elements<'a>(&mut self, set: &Arc<str>, elements: impl IntoIterator<Item = &'a Element>) {

@@ -159,15 +159,23 @@ fn verdict(all: Attrs<'_>) -> Option<Verdict> {
     Verdict::from_code(code, all.get(attr::VERDICT_CHAIN).and_then(|chain| chain.str()))
 }
 
+/// Name of an extension of iptables.
+const XT_NAME: u16 = 1;
+
 fn expression(all: Attrs<'_>) -> Expr {
     let name = all
         .get(attr::EXPR_NAME)
         .and_then(|name| name.str())
         .unwrap_or_default();
     let body = all.get(attr::EXPR_BODY).map_or(attrs(&[]), |body| body.nested());
-    Body(body)
-        .read(name)
-        .unwrap_or_else(|| Expr::Unknown(name.into()))
+    // What iptables writes names its own kinds.
+    let extension = matches!(name, "match" | "target").then(|| body.get(XT_NAME).and_then(|name| name.str()));
+    Body(body).read(name).unwrap_or_else(|| {
+        Expr::Unknown(match extension.flatten() {
+            Some(extension) => format!("{name} {extension}").into(),
+            None => name.into(),
+        })
+    })
 }
 
 /// The attributes of one expression.

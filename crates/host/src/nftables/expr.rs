@@ -83,17 +83,26 @@ pub enum MetaKey {
     Priority,
     Mark,
     InputName,
+    /// Whether the kernel tells what becomes of the packet.
+    Trace,
     L4Proto,
 }
 
 impl MetaKey {
-    const ALL: [Self; 4] = [Self::Priority, Self::Mark, Self::InputName, Self::L4Proto];
+    const ALL: [Self; 5] = [
+        Self::Priority,
+        Self::Mark,
+        Self::InputName,
+        Self::Trace,
+        Self::L4Proto,
+    ];
 
     pub(super) fn number(self) -> u32 {
         match self {
             Self::Priority => 2,
             Self::Mark => 3,
             Self::InputName => 6,
+            Self::Trace => 12,
             Self::L4Proto => 16,
         }
     }

@@ -12,7 +12,9 @@ mod expr;
 mod monitor;
 mod notification;
 mod set;
+mod tracing;
 mod userdata;
+mod words;
 
 pub use batch::{Batch, Object};
 pub use bytes::{Bytes, Data, Key};
@@ -21,6 +23,7 @@ pub use expr::{CtKey, Expr, FibFlags, MetaKey, Op, PayloadBase, Register, Verdic
 pub use monitor::{Monitor, Received, Transaction};
 pub(crate) use notification::{Changed, GROUP, Notification, Object as ChangedObject};
 pub use set::{DataType, Element, Field, SetDecl, Value};
+pub use tracing::{Followed, Sent, TraceEvent, TraceVerdict, Traced, Tracing};
 pub use userdata::MAX_COMMENT;
 
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use std::fmt::Display;
 
 pub use nearest::{did_you_mean, nearest};
 pub use parse::{FlagError, Rest, parse};
-pub use table::{ASKER, FLAGS, HELP, KEEP, LOGGING, MODE, OTHER, OUTPUT, PACKET, RULES, SINCE, SOCKET};
+pub use table::{ASKER, FLAGS, HELP, KEEP, LIVE, LOGGING, MODE, OTHER, OUTPUT, PACKET, RULES, SINCE, SOCKET};
 pub use typed::{Extra, Given, Typed, VersionFlag};
 
 use crate::config::values::{

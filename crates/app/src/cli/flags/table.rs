@@ -222,6 +222,18 @@ pub static ASKER: &[Flag] = flags! {
     }
 };
 
+/// Whether packets are watched.
+pub static LIVE: &[Flag] = flags! {
+    "What to do" {
+        * "live" Bool(|t| &mut t.extra.live)
+            "Watch packets to it, and print the way of the first ones through every nf_tables and iptables-nft table, rule by rule.";
+        * "send" Bool(|t| &mut t.extra.send)
+            "With --live: send one from this node, a TCP connection or a datagram.";
+        * "seconds" Int32(|t| &mut t.extra.seconds)
+            "With --live: how long to watch for packets of others.";
+    }
+};
+
 /// Which daemon to ask.
 pub static SOCKET: &[Flag] = flags! {
     "What to do" {

@@ -63,6 +63,10 @@ pub struct Extra {
     pub other_mode: Word<Mode>,
     pub other_config: String,
     pub other_binary: String,
+    pub live: bool,
+    pub send: bool,
+    /// How long to watch.
+    pub seconds: i32,
 }
 
 impl Default for Typed {
@@ -97,6 +101,9 @@ impl Default for Typed {
                 other_mode: Word::from(""),
                 other_config: String::new(),
                 other_binary: String::new(),
+                live: false,
+                send: false,
+                seconds: 10,
             },
             given: Given::default(),
         }
