@@ -340,8 +340,13 @@ fn configurations_are_written() {
     );
     let failed = ferry(&["--write-config-to=/nonexistent/x"]);
     assert_eq!(failed.status, 1);
-    logged(&failed.stderr, "Error running ProxyServer");
     logged(&failed.stderr, "command failed");
+    assert_eq!(
+        failed.stderr.matches("/nonexistent/x").count(),
+        1,
+        "{}",
+        failed.stderr
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@
 
 pub mod explain;
 pub mod live;
+pub mod newcomer;
 pub mod objects;
 mod proxy;
 pub mod random;

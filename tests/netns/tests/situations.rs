@@ -12,6 +12,11 @@ fn holds(outcome: anyhow::Result<()>) {
 }
 
 #[test]
+fn the_commands_for_newcomers_do_what_they_are_shown_to_do() {
+    holds(ferry_netns::newcomer::run(&["README.md", "docs/first-steps.md"]));
+}
+
+#[test]
 fn wrong_objects_with_nftables() {
     holds(explain::wrong_objects(Nftables));
 }
@@ -34,4 +39,14 @@ fn a_broken_node_with_nftables() {
 #[test]
 fn a_broken_node_with_iptables() {
     holds(explain::broken_node(Iptables));
+}
+
+#[test]
+fn a_foreign_drop_with_nftables() {
+    holds(explain::foreign_drop(Nftables));
+}
+
+#[test]
+fn a_foreign_drop_with_iptables() {
+    holds(explain::foreign_drop(Iptables));
 }

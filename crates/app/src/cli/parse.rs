@@ -68,7 +68,7 @@ fn daemon(program: &'static str, args: &[String]) -> anyhow::Result<ExitCode> {
     let prepared = prepare(typed.clone(), Choices::Told);
     let outcome = prepared.and_then(|(settings, config)| {
         if typed.write_config_to.is_empty() {
-            run_daemon(settings, action(&typed))
+            daemon::run(settings, action(&typed)).map_err(|error| one_line(&error))
         } else {
             write_config(&typed.write_config_to, &config)
         }
@@ -79,14 +79,6 @@ fn daemon(program: &'static str, args: &[String]) -> anyhow::Result<ExitCode> {
             tracing::error!(err = error, "command failed");
             ExitCode::FAILURE
         }
-    })
-}
-
-fn run_daemon(settings: Settings, action: Action) -> Result<(), String> {
-    daemon::run(settings, action).map_err(|error| {
-        let error = one_line(&error);
-        tracing::error!(err = error, "Error running ProxyServer");
-        error
     })
 }
 
@@ -164,11 +156,7 @@ fn log_notes(completed: &Completed, choices: Choices) {
 }
 
 fn write_config(path: &str, config: &Config) -> Result<(), String> {
-    std::fs::write(path, config::to_yaml(config)).map_err(|error| {
-        let error = format!("open {path}: {error}");
-        tracing::error!(err = error, "Error running ProxyServer");
-        error
-    })?;
+    std::fs::write(path, config::to_yaml(config)).map_err(|error| format!("open {path}: {error}"))?;
     tracing::info!(file = path, "Wrote configuration");
     Ok(())
 }

@@ -6,22 +6,15 @@ use std::time::Duration;
 
 use ferry_model::{Asker, Protocol, Question, Subject};
 
-use super::{load, print};
-use crate::cli::{Invocation, Origin, Refused, invalid};
+use super::{CANNOT_TELL, cannot_tell, load, print};
+use crate::cli::{Invocation, Origin, Refused, invalid, one_line};
 use crate::explain::{ExplainReport, ExplainRequest, Sender, Transport, Verdict, Watch, watch};
 use crate::status;
 
 /// `ferry explain`
 pub fn explain(invocation: Invocation) -> anyhow::Result<ExitCode> {
-    const CANNOT_TELL: u8 = 2;
-    match explained(invocation) {
-        Ok(status) => Ok(status),
-        // Whoever reads the status must not take a failure to look for an answer.
-        Err(error) => {
-            eprintln!("ferry: {}", crate::cli::one_line(&error));
-            Ok(ExitCode::from(CANNOT_TELL))
-        }
-    }
+    // Whoever reads the status must not take a failure to look for an answer.
+    Ok(explained(invocation).unwrap_or_else(|error| cannot_tell(&one_line(&error))))
 }
 
 fn explained(invocation: Invocation) -> anyhow::Result<ExitCode> {
@@ -62,7 +55,7 @@ fn explained(invocation: Invocation) -> anyhow::Result<ExitCode> {
     Ok(match report.verdict.is {
         Verdict::Reachable => ExitCode::SUCCESS,
         Verdict::Unreachable => ExitCode::FAILURE,
-        Verdict::Unknown => ExitCode::from(2),
+        Verdict::Unknown => ExitCode::from(CANNOT_TELL),
     })
 }
 
