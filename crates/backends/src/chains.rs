@@ -4,6 +4,8 @@
 use ferry_host::iptables::Ip;
 use ferry_model::Family;
 
+use crate::Likeness;
+
 /// What all of them begin with, the kubelet's too.
 pub(crate) const PREFIX: &str = "KUBE-";
 
@@ -38,6 +40,17 @@ const SERVICE_PREFIXES: [&str; 6] = [
 /// Whether this is a chain of one service port or endpoint, whoever wrote it.
 pub(crate) fn is_service_chain(chain: &str) -> bool {
     SERVICE_PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
+}
+
+/// The rules that masquerade what is left at the end of [`POSTROUTING`]. TCP keeps its port, for the reason that the
+/// nftables mode gives; `random_fully`: the programs know the option.
+pub(crate) fn masquerade(likeness: Likeness, random_fully: bool) -> Vec<String> {
+    let rule = "-m comment --comment \"kubernetes service traffic requiring SNAT\" -j MASQUERADE";
+    match (likeness, random_fully) {
+        (_, false) => vec![rule.to_owned()],
+        (Likeness::Rules, true) => vec![format!("{rule} --random-fully")],
+        (Likeness::Outcomes, true) => vec![format!("-p tcp {rule}"), format!("{rule} --random-fully")],
+    }
 }
 
 /// The program that writes a family's rules.

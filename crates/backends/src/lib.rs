@@ -21,6 +21,16 @@ use ferry_model::{Family, Plan, PortName, PortPlan};
 pub use error::{Error, Retry, Step};
 pub use inspection::{Check, Inspection, Presence};
 
+/// How near a mode stays to what kube-proxy writes for the same packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Likeness {
+    /// Packets fare as they do with kube-proxy, but nobody waits where its rules make them wait.
+    #[default]
+    Outcomes,
+    /// Its rules to the letter, for those who compare them.
+    Rules,
+}
+
 /// A mode's way into the kernel. Owned by one plain thread.
 pub trait Backend: Send {
     /// Makes the kernel do what the plan says for a family. After a failure the next call finds out for itself what

@@ -1,11 +1,12 @@
 //! Cases where the cluster, the proxy or its rules change while packets flow.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use ferry_lab::netns::{Answer, Probe, Proto};
+use ferry_lab::netns::{Answer, Namespace, Probe, Proto};
 use ferry_lab::{at_most, patience};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -115,6 +116,101 @@ pub fn no_endpoint_one_endpoint(mode: Mode) -> Result<()> {
         ensure!(shots.len() > 100, "{name}: only {} shots", shots.len());
     }
     stage.finish()
+}
+
+/// A connect() that waits is refused at once, wherever it comes from: a second is what it takes where the kernel drops
+/// the refusal because the caller holds the socket. A service has no endpoint, and a cluster IP has a port less.
+pub fn refused_at_once(mode: Mode) -> Result<()> {
+    const AT_ONCE: Duration = Duration::from_millis(50);
+    let mut objects = dual_stack_service(&[], &[]);
+    objects[0]["spec"]["type"] = "NodePort".into();
+    objects[0]["spec"]["ports"][0]["nodePort"] = 30080.into();
+    let stage = stage(mode, &objects)?;
+    settle(&stage, &Answer::Refused)?;
+    let (all, unknown): (&[&str], &[&str]) = (
+        &["10.96.9.1:80", "[fd00:10:96::91]:80", "192.0.2.10:30080"],
+        &["10.96.9.1:81", "[fd00:10:96::91]:81"],
+    );
+    for from in ["pod2", "node", "client"] {
+        // IPVS refuses by itself, with an ICMP error, what has a virtual server; packets for a port without meet our rule
+        let no_endpoint = if mode == Mode::Ipvs { &[] } else { all };
+        // rules of iptables and userspace mode say nothing about ports that no service has
+        let no_port = if matches!(mode, Mode::Nftables | Mode::Ipvs) {
+            unknown
+        } else {
+            &[]
+        };
+        for to in no_endpoint.iter().chain(no_port) {
+            let at: SocketAddr = to.parse()?;
+            let (refusal, after) = stage.network().host(from)?.run(|| {
+                let begin = Instant::now();
+                let refusal = TcpStream::connect(at).map(drop).map_err(|error| error.kind());
+                (refusal, begin.elapsed())
+            })?;
+            let refused = refusal == Err(ErrorKind::ConnectionRefused);
+            ensure!(
+                refused && after < patience(AT_ONCE),
+                "{from} -> {to}: {refusal:?} after {after:?}"
+            );
+        }
+    }
+    stage.finish()
+}
+
+/// Short connections of one client that comes back with the same few ports, through masquerading, while the endpoint
+/// remembers each for a minute: the endpoint must not take a new connection for an old one and drop its SYN, which the
+/// client repeats after a second.
+pub fn short_connections(mode: Mode) -> Result<()> {
+    const CONNECTIONS: u32 = 1500;
+    let at: SocketAddr = format!("{}:8090", POD1.0).parse()?;
+    let mut objects = vec![
+        objects::service("web", &[VIP]),
+        objects::slice("web", "IPv4", &[POD1]),
+    ];
+    objects[0]["spec"]["type"] = "NodePort".into();
+    objects[0]["spec"]["ports"][0]["nodePort"] = 30080.into();
+    objects[1]["ports"][0]["port"] = at.port().into();
+    let stage = stage(mode, &objects)?;
+    let listener = stage.network().host("pod1")?.run(|| TcpListener::bind(at))??;
+    std::thread::spawn(move || {
+        // It says a word and closes: the side that closes first is the one that remembers.
+        for stream in listener.incoming() {
+            let _ = stream.and_then(|mut stream| stream.write_all(b"!"));
+        }
+    });
+    // two clients with the same ports would still meet each other's leftovers behind the one address
+    for (from, to, ports) in [
+        ("node", "10.96.9.1:80", "20000 20399"),
+        ("client", "192.0.2.10:30080", "21000 21399"),
+    ] {
+        let (host, to): (_, SocketAddr) = (stage.network().host(from)?, to.parse()?);
+        host.sysctl("net.ipv4.ip_local_port_range", ports)?;
+        let before = repeated_syns(host)?;
+        let talk = || -> std::io::Result<()> {
+            let mut word = Vec::new();
+            TcpStream::connect(to)?.read_to_end(&mut word).map(drop)
+        };
+        host.run(|| (0..CONNECTIONS).try_for_each(|_| talk()))?
+            .with_context(|| format!("{from} -> {to}"))?;
+        let repeated = repeated_syns(host)? - before;
+        // a machine that is merely slow may lose one or two
+        ensure!(repeated <= 2, "{from} -> {to}: {repeated} SYNs repeated");
+    }
+    stage.finish()
+}
+
+/// How often hosts of this namespace asked again for a connection.
+fn repeated_syns(host: &Namespace) -> Result<u64> {
+    let text = host.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat"))??;
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let (names, values) = lines.next().zip(lines.next()).context("no TcpExt in netstat")?;
+    let mut counters = names.split(' ').zip(values.split(' '));
+    let found = counters.find(|(name, _)| *name == "TCPSynRetrans");
+    found
+        .context("no TCPSynRetrans")?
+        .1
+        .parse()
+        .context("TCPSynRetrans")
 }
 
 fn is_wrong(shot: &Shot, mode: Mode, calm: &[(Instant, Instant, Answer)]) -> bool {

@@ -10,8 +10,10 @@ type Live = (&'static str, fn(Mode) -> anyhow::Result<()>);
 
 const LIVE: &[Live] = &[
     ("no_endpoint_one_endpoint", table::live::no_endpoint_one_endpoint),
+    ("refused_at_once", table::live::refused_at_once),
     ("restart", table::live::restart),
     ("scaling", table::live::scaling),
+    ("short_connections", table::live::short_connections),
     ("flush", table::live::flush),
     ("affinity", table::live::affinity),
     ("random_sequences", |mode| random::sequences(mode, SEQUENCES)),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_backends::Likeness;
 use ferry_sources::kube::Encoding;
 use ipnet::IpNet;
 
@@ -149,6 +150,7 @@ pub struct Settings {
 
     /// The local socket that `ferry status` asks; `None`: not served.
     pub status_socket: Option<PathBuf>,
+    pub likeness: Likeness,
     /// Per-service and per-endpoint connection counters in the metrics.
     pub traffic_counters: bool,
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_backends::Likeness;
 use ferry_sources::kube::Encoding;
 use ipnet::IpNet;
 
@@ -189,6 +190,7 @@ impl Completed {
             masquerade_all: config.pace().masquerade_all,
             logging,
             status_socket: non_empty(&config.ferry.status_socket).map(PathBuf::from),
+            likeness: likeness(config),
             traffic_counters: config.ferry.traffic_counters,
             reported_version: crate::cli::reported_version(&typed.version).to_owned(),
             winkernel_source_vip: parse_ip(&config.winkernel.source_vip),
@@ -218,6 +220,14 @@ fn log_format(config: &Config, gates: &Gates, f: &mut Faults) -> Format {
         f.forbidden("logging.format", detail);
     }
     format.unwrap_or(Format::Text)
+}
+
+fn likeness(config: &Config) -> Likeness {
+    if config.ferry.kube_proxy_rules {
+        Likeness::Rules
+    } else {
+        Likeness::Outcomes
+    }
 }
 
 fn verbosity(path: &str, level: u32, f: &mut Faults) -> u32 {

@@ -192,6 +192,7 @@ sections! {
         manifests: String,
         status_socket: String = STATUS_SOCKET.to_owned(),
         traffic_counters: bool,
+        kube_proxy_rules: bool,
         nftables: FerryNftables,
         userspace: FerryUserspace,
     }

@@ -66,6 +66,7 @@ fn policy(settings: &Settings) -> Policy {
 fn options(settings: &Settings) -> Options {
     Options {
         masquerade_bit: settings.iptables.masquerade_bit,
+        likeness: settings.likeness,
         poll: POLL_INTERVAL,
         ..Options::default()
     }

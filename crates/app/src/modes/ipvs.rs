@@ -57,6 +57,7 @@ fn options(settings: &Settings) -> Options {
             udp: settings.ipvs.udp_timeout,
         },
         masquerade_mark: 1 << (settings.iptables.masquerade_bit & 31),
+        likeness: settings.likeness,
         repair_every: Some(settings.sync_period),
         record: run_directory(settings),
         ..Options::default()

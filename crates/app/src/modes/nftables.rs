@@ -69,6 +69,7 @@ fn policy(settings: &Settings) -> Policy {
 fn options(settings: &Settings) -> Options {
     Options {
         masquerade_bit: settings.nftables.masquerade_bit,
+        likeness: settings.likeness,
         counters: settings.traffic_counters,
         check_kernel: std::env::var_os(SKIP_KERNEL_CHECK).is_none_or(|value| value.is_empty()),
     }

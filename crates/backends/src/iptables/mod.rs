@@ -30,7 +30,9 @@ use ferry_host::nfacct::Nfacct;
 use ferry_host::sysctl::Sysctls;
 use ferry_model::{Family, PerFamily, Plan, PortPlan};
 
-use crate::{Alarm, Applied, Backend, Error, Inspection, RefusedWrites, Repair, Retry, Step, TableRules};
+use crate::{
+    Alarm, Applied, Backend, Error, Inspection, Likeness, RefusedWrites, Repair, Retry, Step, TableRules,
+};
 use compare::{Difference, differences, from_observed};
 use diff::{Known, from_known, restoring};
 use guard::{Extent, ForeignChange, Guard};
@@ -50,6 +52,7 @@ pub struct Options {
     pub masquerade_bit: u8,
     /// How often legacy tables are looked at; with nft the kernel tells.
     pub poll: Duration,
+    pub likeness: Likeness,
     pub programs: Programs,
 }
 
@@ -58,6 +61,7 @@ impl Default for Options {
         Options {
             masquerade_bit: 14,
             poll: Duration::from_secs(1),
+            likeness: Likeness::default(),
             programs: Programs::default(),
         }
     }
@@ -179,6 +183,7 @@ impl Iptables {
             count_invalid: !self.tcp_liberal && counter(COUNTER_INVALID),
             count_localhost: plan.node().family(Family::V4).localhost_node_ports
                 && counter(COUNTER_LOCALHOST),
+            likeness: self.options.likeness,
         }
     }
 
@@ -369,6 +374,7 @@ pub fn listing(plan: &Plan, family: Family, options: &Options) -> String {
         tcp_liberal: false,
         count_invalid: false,
         count_localhost: false,
+        likeness: options.likeness,
     };
     let rules = render::render(plan, &context(plan, family, style));
     format!("# iptables-restore --noflush\n{rules}")

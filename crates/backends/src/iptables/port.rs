@@ -11,6 +11,7 @@ use ferry_model::{
 use super::names::{self, Shared, hashed, hashed_chain};
 use super::render::{COUNTER_LOCALHOST, Context};
 use super::ruleset::ServiceRules;
+use crate::Likeness;
 
 /// One service port, with the texts that its rules repeat.
 pub(super) struct Port<'a> {
@@ -149,7 +150,7 @@ impl<'a> Port<'a> {
     /// What the filter table does with traffic that is not forwarded.
     fn refuse(&self, frontend: &Frontend, rules: &mut ServiceRules) {
         let (what, target) = match frontend.actions.others {
-            Action::Reject => ("has no endpoints", "-j REJECT"),
+            Action::Reject => ("has no endpoints", self.rejection()),
             Action::Drop => ("has no local endpoints", "-j DROP"),
             Action::Forward { .. } | Action::NotOurs => return,
         };
@@ -165,6 +166,16 @@ impl<'a> Port<'a> {
             self.name(),
             self.to(frontend)
         ));
+    }
+
+    /// An ICMP error for a connect() that waits is dropped by the kernel while the caller holds the socket: see the
+    /// nftables mode.
+    fn rejection(&self) -> &'static str {
+        let tcp = self.plan.name.protocol == Protocol::Tcp;
+        match self.context.style.likeness {
+            Likeness::Outcomes if tcp => "-j REJECT --reject-with tcp-reset",
+            Likeness::Outcomes | Likeness::Rules => "-j REJECT",
+        }
     }
 
     /// The chains of this port and of its endpoints.

@@ -1,4 +1,5 @@
-//! A plan as iptables rules: rule for rule what kube-proxy 1.36 writes, services in the order of their names.
+//! A plan as iptables rules, services in the order of their names: rule for rule what kube-proxy 1.36 writes, but for
+//! what [`Likeness`] names.
 
 use ferry_host::iptables::Jump;
 use ferry_model::{Family, NodePlan, NodePorts, Plan, ServicePlan};
@@ -6,6 +7,8 @@ use ferry_model::{Family, NodePlan, NodePorts, Plan, ServicePlan};
 use super::names::{self, Shared, Table};
 use super::port::Port;
 use super::ruleset::{NodeChain, NodeRules, Ruleset, ServiceRules};
+use crate::Likeness;
+use crate::chains::masquerade;
 
 /// The kernel's counters that rules can refer to, by their names.
 pub(super) const COUNTER_INVALID: &str = "ct_state_invalid_dropped_pkts";
@@ -24,6 +27,7 @@ pub(super) struct Style {
     pub(super) count_invalid: bool,
     /// The kernel counts packets for node ports on loopback addresses.
     pub(super) count_localhost: bool,
+    pub(super) likeness: Likeness,
 }
 
 /// All that a service's rules depend on but the service.
@@ -109,13 +113,10 @@ pub(super) fn render_node(context: &Context<'_>) -> NodeRules {
         tcp_liberal,
         count_invalid,
         mark,
+        likeness,
         ..
     } = context.style;
     let mark = format!("{mark:#010x}");
-    let masquerade = format!(
-        "-m comment --comment \"kubernetes service traffic requiring SNAT\" -j MASQUERADE{}",
-        if random_fully { " --random-fully" } else { "" }
-    );
     let mut forward = Vec::new();
     if !tcp_liberal {
         let counter = if count_invalid {
@@ -133,11 +134,11 @@ pub(super) fn render_node(context: &Context<'_>) -> NodeRules {
          -j ACCEPT"
             .to_owned(),
     );
-    let postrouting = vec![
+    let mut postrouting = vec![
         format!("-m mark ! --mark {mark}/{mark} -j RETURN"),
         format!("-j MARK --xor-mark {mark}"),
-        masquerade,
     ];
+    postrouting.extend(masquerade(likeness, random_fully));
     let chain = |table, name: &str, rules| {
         (
             table,

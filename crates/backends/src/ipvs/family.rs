@@ -379,13 +379,7 @@ impl FamilyState {
         kernel: &Kernel,
     ) -> Result<Rules, Error> {
         let random_fully = self.tool(kernel)?.features().random_fully;
-        Ok(rules(
-            ruleset,
-            node,
-            self.family,
-            options.masquerade_mark,
-            random_fully,
-        ))
+        Ok(rules(ruleset, node, self.family, options, random_fully))
     }
 
     /// Ends what has drained or run out of time.
@@ -478,15 +472,16 @@ pub(super) fn rules(
     ruleset: &Ruleset,
     node: &NodePlan,
     family: Family,
-    mark: u32,
+    options: &Options,
     random_fully: bool,
 ) -> Rules {
     rules::render(&rules::Input {
         family,
-        mark,
+        mark: options.masquerade_mark,
         masqueraded: node.family(family).masqueraded,
         detector: &node.family(family).detector,
         random_fully,
+        likeness: options.likeness,
         used: &|set| ruleset.is_used(set),
         closed_to_node: ruleset.closed_to_node().copied().collect(),
     })

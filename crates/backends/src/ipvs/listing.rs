@@ -19,7 +19,7 @@ pub fn listing(plan: &Plan, family: Family, options: &Options) -> String {
     let view = observe::view(plan.node(), family, &addresses);
     let mut ruleset = Ruleset::default();
     family::render_all(&mut ruleset, plan, &view, options, &mut Before::default());
-    let rules = family::rules(&ruleset, plan.node(), family, options.masquerade_mark, true);
+    let rules = family::rules(&ruleset, plan.node(), family, options, true);
     let mut text = String::from("# ipvsadm -R\n");
     let mut add = |line: String| {
         text.push_str(&line);

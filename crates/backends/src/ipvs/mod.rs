@@ -39,7 +39,7 @@ use ferry_host::route::{self, Route};
 use ferry_model::{Family, PerFamily, Plan, PortName, PortPlan};
 use ipnet::IpNet;
 
-use crate::{Alarm, Applied, Backend, Error, Inspection, Traffic};
+use crate::{Alarm, Applied, Backend, Error, Inspection, Likeness, Traffic};
 use family::FamilyState;
 use guard::Guard;
 use record::Record;
@@ -60,6 +60,7 @@ pub struct Options {
     pub timeouts: Timeouts,
     /// The bit that marks packets for masquerading.
     pub masquerade_mark: u32,
+    pub likeness: Likeness,
     /// How long TCP connections to a removed endpoint may go on, unless the service says otherwise.
     pub drain: Duration,
     /// How often everything is compared with the kernel although nothing changed; `None` for never.
@@ -76,6 +77,7 @@ impl Default for Options {
             strict_arp: false,
             timeouts: Timeouts::default(),
             masquerade_mark: 1 << 14,
+            likeness: Likeness::default(),
             drain: DRAIN,
             repair_every: Some(Duration::from_secs(30)),
             record: PathBuf::from("/run/ferry"),

@@ -6,7 +6,8 @@ use ferry_host::ipvs::Virtual;
 use ferry_model::{Detector, Family, Masqueraded};
 
 use super::sets::Set;
-use crate::chains::{FORWARD, MARK_MASQ, POSTROUTING, PROXY_FIREWALL, SERVICES};
+use crate::Likeness;
+use crate::chains::{FORWARD, MARK_MASQ, POSTROUTING, PROXY_FIREWALL, SERVICES, masquerade};
 
 /// What the rules depend on.
 pub(super) struct Input<'a> {
@@ -18,6 +19,7 @@ pub(super) struct Input<'a> {
     pub(super) detector: &'a Detector,
     /// Whether `MASQUERADE --random-fully` is known.
     pub(super) random_fully: bool,
+    pub(super) likeness: Likeness,
     pub(super) used: &'a dyn Fn(Set) -> bool,
     pub(super) closed_to_node: Vec<Virtual>,
 }
@@ -195,10 +197,7 @@ fn postrouting(input: &Input<'_>) -> Vec<String> {
     rules.push(format!("-m mark ! --mark {mark}/{mark} -j RETURN"));
     // The bit goes again, so that a packet that passes twice is not masqueraded twice.
     rules.push(format!("-j MARK --xor-mark {mark}"));
-    let random = if input.random_fully { " --random-fully" } else { "" };
-    rules.push(format!(
-        "-m comment --comment \"kubernetes service traffic requiring SNAT\" -j MASQUERADE{random}"
-    ));
+    rules.extend(masquerade(input.likeness, input.random_fully));
     rules
 }
 
@@ -281,10 +280,14 @@ fn ipvs_filter(input: &Input<'_>) -> Vec<String> {
         .iter()
         .map(|(set, on)| format!("{} -j RETURN", matching(input, *set, on)))
         .collect();
-    rules.push(format!(
-        "-m conntrack --ctstate NEW {} -j REJECT",
+    let others = format!(
+        "-m conntrack --ctstate NEW {}",
         matching(input, Set::IpvsIps, "dst")
-    ));
+    );
+    if input.likeness == Likeness::Outcomes {
+        rules.push(format!("-p tcp {others} -j REJECT --reject-with tcp-reset"));
+    }
+    rules.push(format!("{others} -j REJECT"));
     rules
 }
 

@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use ferry_host::nftables::{
     CtKey, Expr, Family, FibFlags, MetaKey, Op, PayloadBase, Register, Rule as KernelRule,
 };
+use ferry_model::Protocol;
 
-use super::ruleset::{Load, Rule, Side, Statement};
+use super::ruleset::{Load, Ports, Rule, Side, Statement};
 
 /// Where every statement starts to load: nothing is kept from one statement to the next.
 const FIRST: Register = Register(0);
@@ -54,15 +55,18 @@ impl Program {
             }
             Statement::Interface { name, prefix, not } => self.interface(name, *prefix, *not),
             Statement::HostsOwn(side) => self.hosts_own(*side),
-            Statement::Protocol(protocol) => {
-                self.load(&[Load::Protocol]);
-                self.compare(false, &[protocol.number()]);
-            }
+            Statement::Protocol(protocol) => self.protocol(*protocol),
             Statement::HasMark(mark) => self.has_mark(*mark),
             Statement::SetMark(mark) => self.mark(!mark, *mark),
             Statement::FlipMark(mark) => self.mark(u32::MAX, *mark),
-            Statement::Masquerade => self.put(Expr::Masquerade { fully_random: true }),
+            Statement::Masquerade(ports) => self.put(Expr::Masquerade {
+                fully_random: *ports == Ports::Random,
+            }),
             Statement::Reject => self.reject(),
+            Statement::ResetTcp => {
+                self.protocol(Protocol::Tcp);
+                self.put(Expr::Reset);
+            }
             Statement::Verdict(verdict) => self.put(Expr::Verdict(verdict.clone())),
             Statement::VerdictOf { key, map } => {
                 self.load(key);
@@ -123,6 +127,11 @@ impl Program {
         };
         self.put(Expr::FibType { flags, to: FIRST });
         self.compare(false, &TYPE_LOCAL.to_ne_bytes());
+    }
+
+    fn protocol(&mut self, protocol: Protocol) {
+        self.load(&[Load::Protocol]);
+        self.compare(false, &[protocol.number()]);
     }
 
     fn has_mark(&mut self, mark: u32) {

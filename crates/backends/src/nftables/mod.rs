@@ -26,7 +26,7 @@ use ferry_model::{Family, PerFamily, Plan, PortPlan};
 
 pub use names::TABLE;
 
-use crate::{Alarm, Applied, Backend, Error, Inspection, Repair, Retry, Step, Traffic};
+use crate::{Alarm, Applied, Backend, Error, Inspection, Likeness, Repair, Retry, Step, Traffic};
 use known::Known;
 use localhost::Relays;
 use ops::Ops;
@@ -43,6 +43,7 @@ pub struct Options {
     pub masquerade_bit: u8,
     /// Whether elements count new connections. Costs kernel memory: a counter for each CPU in each element.
     pub counters: bool,
+    pub likeness: Likeness,
     /// Whether to refuse a kernel on which rules of this kind are known to fail.
     pub check_kernel: bool,
 }
@@ -55,6 +56,7 @@ impl Default for Options {
         Self {
             masquerade_bit: 14,
             counters: false,
+            likeness: Likeness::default(),
             check_kernel: true,
         }
     }
@@ -62,12 +64,7 @@ impl Default for Options {
 
 impl Options {
     fn context(&self, plan: &Plan, family: Family) -> Context {
-        Context::new(
-            plan.node(),
-            family,
-            1u32 << (self.masquerade_bit & 31),
-            self.counters,
-        )
+        Context::new(plan.node(), family, self)
     }
 }
 

@@ -50,6 +50,7 @@ pub(super) const CLUSTER_IPS_CHECK: &str = "cluster-ips-check";
 pub(super) const SERVICES: &str = "services";
 pub(super) const MASQUERADING: &str = "masquerading";
 pub(super) const REJECT: &str = "reject-chain";
+pub(super) const MASQUERADE: &str = "masquerade-chain";
 pub(super) const BALANCE: &str = "balance";
 pub(super) const NODE_PORT_BALANCE: &str = "nodeport-balance";
 pub(super) const SHORT_CIRCUIT: &str = "short-circuit";

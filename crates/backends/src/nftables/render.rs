@@ -13,8 +13,9 @@ use std::sync::Arc;
 use ferry_host::nftables::{self as nft, Element, SetDecl};
 use ferry_model::{Action, Family, NodeFamily, NodePlan, Plan, PortPlan, ServicePlan};
 
-use super::names;
 use super::ruleset::{Chain, Name, Ruleset, Set, element_key};
+use super::{Options, names};
+use crate::Likeness;
 pub(super) use shared::Shared;
 
 /// Where the slots of Local pools start in the maps of endpoints; those of Cluster pools start at zero.
@@ -28,13 +29,14 @@ pub(super) struct Context {
     pub(super) family: nft::Family,
     pub(super) mark: u32,
     pub(super) counters: bool,
+    pub(super) likeness: Likeness,
     pub(super) unknown_ports: Action,
     pub(super) unallocated: Action,
     pub(super) node: NodeFamily,
 }
 
 impl Context {
-    pub(super) fn new(node: &NodePlan, family: Family, mark: u32, counters: bool) -> Self {
+    pub(super) fn new(node: &NodePlan, family: Family, options: &Options) -> Self {
         let mut own = node.family(family).clone();
         // Not used here: a new address of the host must not look like a change of the rules.
         own.addresses = Vec::new();
@@ -44,8 +46,9 @@ impl Context {
                 Family::V4 => nft::Family::Ip,
                 Family::V6 => nft::Family::Ip6,
             },
-            mark,
-            counters,
+            mark: 1u32 << (options.masquerade_bit & 31),
+            counters: options.counters,
+            likeness: options.likeness,
             unknown_ports: node.unknown_ports,
             unallocated: node.unallocated,
             node: own,

@@ -73,6 +73,14 @@ pub(super) enum Side {
     Destination,
 }
 
+/// The port that a masqueraded connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ports {
+    /// The client's, unless another connection has it.
+    Kept,
+    Random,
+}
+
 /// One match or action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Statement {
@@ -102,8 +110,11 @@ pub(super) enum Statement {
     HasMark(u32),
     SetMark(u32),
     FlipMark(u32),
-    Masquerade,
+    Masquerade(Ports),
+    /// By an ICMP error.
     Reject,
+    /// By a reset, if it is TCP.
+    ResetTcp,
     Verdict(Verdict),
     VerdictOf {
         key: Vec<Load>,
@@ -449,8 +460,10 @@ impl fmt::Display for InFamily<'_, Statement> {
             Statement::HasMark(mark) => write!(f, "meta mark and {mark:#010x} != 0"),
             Statement::SetMark(mark) => write!(f, "meta mark set meta mark or {mark:#010x}"),
             Statement::FlipMark(mark) => write!(f, "meta mark set meta mark xor {mark:#010x}"),
-            Statement::Masquerade => f.write_str("masquerade fully-random"),
+            Statement::Masquerade(Ports::Kept) => f.write_str("masquerade"),
+            Statement::Masquerade(Ports::Random) => f.write_str("masquerade fully-random"),
             Statement::Reject => f.write_str("reject"),
+            Statement::ResetTcp => f.write_str("reject with tcp reset"),
             Statement::Verdict(verdict) => write!(f, "{}", VerdictText(verdict)),
             Statement::VerdictOf { key: loads, map } => write!(f, "{} vmap @{map}", key(loads)),
             Statement::DnatOf { key: loads, map } => {

@@ -235,9 +235,13 @@ impl<'a> Body<'a> {
             "lookup" => self.lookup(),
             "nat" => self.dnat(),
             "masq" => self.masquerade(),
-            "reject" => (self.number(reject::TYPE)? == code::REJECT_ICMP).then_some(Expr::Reject {
-                code: self.0.get(reject::ICMP_CODE)?.u8()?,
-            }),
+            "reject" => match self.number(reject::TYPE)? {
+                code::REJECT_ICMP => Some(Expr::Reject {
+                    code: self.0.get(reject::ICMP_CODE)?.u8()?,
+                }),
+                code::REJECT_TCP_RESET => Some(Expr::Reset),
+                _ => None,
+            },
             "dynset" => self.update(),
             _ => None,
         }

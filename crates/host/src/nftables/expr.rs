@@ -276,6 +276,8 @@ pub enum Expr {
     Reject {
         code: u8,
     },
+    /// A TCP reset.
+    Reset,
     /// Adds the key, or makes it live on, for a time in milliseconds.
     Update {
         set: Arc<str>,
@@ -291,6 +293,7 @@ pub(super) mod code {
     pub(in super::super) const NAT_TYPE_DNAT: u32 = 1;
     pub(in super::super) const MASQUERADE_FULLY_RANDOM: u32 = 1 << 4;
     pub(in super::super) const REJECT_ICMP: u32 = 0;
+    pub(in super::super) const REJECT_TCP_RESET: u32 = 1;
     pub(in super::super) const FIB_RESULT_TYPE: u32 = 3;
     pub(in super::super) const NUMGEN_RANDOM: u32 = 1;
     pub(in super::super) const DYNSET_UPDATE: u32 = 1;
@@ -311,7 +314,7 @@ impl Expr {
             Self::Lookup { .. } | Self::LookupData { .. } | Self::LookupVerdict { .. } => "lookup",
             Self::Dnat { .. } => "nat",
             Self::Masquerade { .. } => "masq",
-            Self::Reject { .. } => "reject",
+            Self::Reject { .. } | Self::Reset => "reject",
             Self::Update { .. } => "dynset",
             Self::Unknown(name) => name,
         }
@@ -398,6 +401,11 @@ impl Expr {
             Self::Reject { code: icmp } => {
                 w.be32(reject::TYPE, code::REJECT_ICMP);
                 w.u8(reject::ICMP_CODE, *icmp);
+            }
+            // The code means nothing here, but older kernels do not go without.
+            Self::Reset => {
+                w.be32(reject::TYPE, code::REJECT_TCP_RESET);
+                w.u8(reject::ICMP_CODE, 0);
             }
             Self::Update { set, key, timeout } => {
                 w.str(dynset::SET, set);

@@ -313,6 +313,11 @@ fn base_rules() -> Vec<Expected> {
         ),
         (
             "filter-output",
+            rule(&[meta(MetaKey::L4Proto, R0), compare(Op::Equal, &[6]), Expr::Reset]),
+            "reject with tcp reset",
+        ),
+        (
+            "filter-output",
             rule(&[saddr(4), lookup("ranges", true), Expr::Verdict(Verdict::Drop)]),
             "ip saddr != @ranges drop",
         ),

@@ -9,6 +9,7 @@ mod ways;
 use ferry_model::{Family, Plan};
 
 use super::render::Style;
+use crate::Likeness;
 
 const STYLE: Style = Style {
     mark: 0x4000,
@@ -16,6 +17,7 @@ const STYLE: Style = Style {
     tcp_liberal: false,
     count_invalid: true,
     count_localhost: true,
+    likeness: Likeness::Rules,
 };
 
 fn render(plan: &Plan, family: Family) -> String {

@@ -14,6 +14,7 @@ use super::super::diff::{Before, Have, Ops, diff};
 use super::super::rules::{self, Rules};
 use super::super::ruleset::{Claim, Fragment, Ruleset, VirtualServer};
 use super::super::sets::Set;
+use crate::Likeness;
 
 /// A kernel that does as it is told, strictly: adding what is there or touching what is not is a mistake.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -218,6 +219,7 @@ fn rules_for(closed: &[&str], used: bool) -> Rules {
         masqueraded: Masqueraded::Node,
         detector: &ferry_model::Detector::None,
         random_fully: true,
+        likeness: Likeness::Rules,
         used: &|_| used,
         closed_to_node: closed.iter().map(at).collect(),
     })

@@ -17,6 +17,7 @@ use super::family::{render_all, rules};
 use super::observe::{Addresses, view};
 use super::rules::Rules;
 use super::ruleset::Ruleset;
+use crate::Likeness;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -51,23 +52,19 @@ fn standing(node: &[&str], host: &[&str]) -> [Event; 2] {
     ]
 }
 
+/// What kube-proxy writes.
+fn literal() -> Options {
+    Options {
+        likeness: Likeness::Rules,
+        ..Options::default()
+    }
+}
+
 fn rendered(plan: &Plan, family: Family) -> (Ruleset, Rules) {
     let addresses = Addresses::from_plan(plan.node().family(family).addresses.iter().copied());
     let view = view(plan.node(), family, &addresses);
     let mut ruleset = Ruleset::default();
-    render_all(
-        &mut ruleset,
-        plan,
-        &view,
-        &Options::default(),
-        &mut Before::default(),
-    );
-    let rules = rules(
-        &ruleset,
-        plan.node(),
-        family,
-        Options::default().masquerade_mark,
-        true,
-    );
+    render_all(&mut ruleset, plan, &view, &literal(), &mut Before::default());
+    let rules = rules(&ruleset, plan.node(), family, &literal(), true);
     (ruleset, rules)
 }

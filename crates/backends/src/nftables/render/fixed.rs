@@ -12,8 +12,9 @@ use ipnet::IpNet;
 
 use super::shared::{By, Door};
 use super::{Context, FixedSet, Octets, set, text};
+use crate::Likeness;
 use crate::nftables::names;
-use crate::nftables::ruleset::{Chain, Load, Name, Rule, Ruleset, Set, Side, Statement, after};
+use crate::nftables::ruleset::{Chain, Load, Name, Ports, Rule, Ruleset, Set, Side, Statement, after};
 
 /// The key of the maps of frontends.
 pub(super) const FRONTEND: [Load; 3] = [Load::Destination, Load::Protocol, Load::Port];
@@ -190,6 +191,7 @@ fn chains(context: &Context) -> BTreeMap<Name, Chain> {
     };
     let mut prerouting = vec![check(names::FIREWALL_CHECK)];
     prerouting.splice(0..0, loopback_guard(context));
+    let own = (context.likeness == Likeness::Outcomes).then(|| (names::MASQUERADE, masquerade()));
     [
         (
             names::FILTER_PREROUTING,
@@ -261,11 +263,12 @@ fn chains(context: &Context) -> BTreeMap<Name, Chain> {
             Chain {
                 base: None,
                 comment: Some("helper for @no-endpoint-services / @no-endpoint-nodeports"),
-                rules: vec![vec![Statement::Reject].into()],
+                rules: reject(context),
             },
         ),
     ]
     .into_iter()
+    .chain(own)
     .chain(doors().map(|(name, rule)| (name, chain(None, vec![rule]))))
     .map(|(name, chain)| (name.into(), chain))
     .collect()
@@ -340,9 +343,26 @@ fn node_port_check(context: &Context) -> Rule {
     statements.into()
 }
 
+/// TCP is refused by a reset. An ICMP error comes back, on the node and over a veth, while the caller still holds its
+/// socket, so the kernel drops it, and a connect() that waits is refused a second later: by the error for the next SYN.
+fn reject(context: &Context) -> Vec<Rule> {
+    let reset = (context.likeness == Likeness::Outcomes).then(|| vec![Statement::ResetTcp].into());
+    reset
+        .into_iter()
+        .chain([vec![Statement::Reject].into()])
+        .collect()
+}
+
+fn rejection(context: &Context) -> Statement {
+    match context.likeness {
+        Likeness::Outcomes => Statement::goto(names::REJECT),
+        Likeness::Rules => Statement::Reject,
+    }
+}
+
 fn cluster_ips_check(context: &Context) -> Vec<Rule> {
     let refusal = |action: Action| match action {
-        Action::Reject => Some(Statement::Reject),
+        Action::Reject => Some(rejection(context)),
         Action::Drop => Some(Statement::Verdict(Verdict::Drop)),
         Action::Forward { .. } | Action::NotOurs => None,
     };
@@ -413,18 +433,36 @@ fn by_pod(context: &Context, not: bool) -> Option<Statement> {
 fn masquerading(context: &Context) -> Vec<Rule> {
     let mark = context.mark;
     let hairpin = [Load::Source, Load::Destination, Load::Protocol, Load::Port];
+    let masquerade = match context.likeness {
+        Likeness::Outcomes => Statement::goto(names::MASQUERADE),
+        Likeness::Rules => Statement::Masquerade(Ports::Random),
+    };
     vec![
         vec![
             Statement::HasMark(mark),
             Statement::FlipMark(mark),
-            Statement::Masquerade,
+            masquerade.clone(),
         ]
         .into(),
         vec![
             Statement::Translated,
             Statement::in_set(&hairpin, names::HAIRPIN),
-            Statement::Masquerade,
+            masquerade,
         ]
         .into(),
     ]
+}
+
+/// TCP keeps its port where that is free. A random one is, sooner or later, one that the endpoint remembers of another
+/// connection (TIME_WAIT): it then drops every second SYN, whose timestamp looks old to it, and the client waits a second.
+fn masquerade() -> Chain {
+    let tcp = vec![
+        Statement::Protocol(Protocol::Tcp),
+        Statement::Masquerade(Ports::Kept),
+    ];
+    Chain {
+        base: None,
+        comment: Some("helper for masquerading"),
+        rules: vec![tcp.into(), vec![Statement::Masquerade(Ports::Random)].into()],
+    }
 }
