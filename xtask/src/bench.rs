@@ -9,7 +9,7 @@ use crate::{packages, shell};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Passed on to the bench program; `-- --help` tells what it takes (sizes, modes, `--peer KUBE-PROXY`).
-    /// `userspace` first runs the relay beside haproxy and nginx instead; both have to be installed
+    /// `path` first is short for `--only path`: what packets meet. `userspace` first runs the relay beside haproxy and nginx instead; both have to be installed
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
 }
@@ -30,7 +30,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "ferry-bench",
     ]))?;
     let program = shell::target_dir().join("release/ferry-bench");
-    shell::run(Command::new(program).args(&args.rest))
+    let mut bench = Command::new(program);
+    match args.rest.as_slice() {
+        [first, rest @ ..] if first == "path" => bench.args(["--only", "path"]).args(rest),
+        rest => bench.args(rest),
+    };
+    shell::run(&mut bench)
 }
 
 /// The relay of userspace mode beside other relays.

@@ -2,12 +2,13 @@
 //!
 //! Lives here: [`model`], planning alone with every allocation counted; [`backend`], planning and writing to the
 //! kernel in one process; [`node`], a whole proxy that follows a
-//! cluster of that size; [`path`], new connections through a service address. May touch namespaces of its own.
+//! cluster of that size; [`path`], what packets meet, under the [`load`] of short connections. May touch namespaces of its own.
 //! Always holds: what is measured for Ferry is measured in the same way for its peer, one after the other.
 
 mod backend;
 mod commits;
 mod facts;
+mod load;
 mod model;
 mod node;
 mod path;
@@ -15,7 +16,7 @@ mod process;
 mod programs;
 mod table;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Parser;
@@ -51,6 +52,9 @@ struct Args {
     /// The ferry to bench (default: the one beside this program)
     #[arg(long)]
     ferry: Option<PathBuf>,
+    /// The part `path` in short rounds: shows that it works, and what is far off
+    #[arg(long)]
+    quick: bool,
     /// Only these parts: model, backend, plan, node, path
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -109,13 +113,35 @@ fn main() -> Result<()> {
     }
     if args.wants("path") {
         for mode in &args.modes {
-            let title = format!("New connections through a service address, {mode} mode");
-            show(
-                &title,
-                &path::bench(mode, args.services, &ferry()?, args.peer.as_deref())?,
-            );
+            path(&args, mode, &ferry()?)?;
         }
     }
+    Ok(())
+}
+
+fn path(args: &Args, mode: &str, ferry: &Path) -> Result<()> {
+    let effort = if args.quick {
+        path::Effort::QUICK
+    } else {
+        path::Effort::FULL
+    };
+    let candidate = |name, program, flags| path::Candidate { name, program, flags };
+    let peer = args
+        .peer
+        .as_deref()
+        .map(|program| candidate("peer", program, &[]));
+    let ours = candidate("ferry", ferry, &[]);
+    let literal = candidate("ferry, kube-proxy's rules", ferry, &["--kube-proxy-rules"]);
+    let all: Vec<_> = [ours].into_iter().chain(peer).collect();
+    show(
+        &format!("Short connections, {mode} mode"),
+        &path::bench(mode, args.services, &all, effort)?,
+    );
+    let all: Vec<_> = [ours, literal].into_iter().chain(peer).collect();
+    show(
+        &format!("Short connections that are masqueraded, {mode} mode"),
+        &path::masquerading(mode, &all, effort)?,
+    );
     Ok(())
 }
 
