@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::shell;
 
 /// (a file of the package that tests need, the package)
-const NEEDED: [(&str, &str); 13] = [
+const NEEDED: [(&str, &str); 14] = [
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("iptables-nft-restore", "iptables"),
@@ -20,6 +20,7 @@ const NEEDED: [(&str, &str); 13] = [
     ("kubectl", "kubernetes-client"),
     ("c++", "g++"),
     ("git", "git"),
+    ("strace", "strace"),
     ("xz", "xz-utils"),
     ("openssl", "openssl"),
 ];

@@ -112,7 +112,16 @@ pub(crate) fn netns(args: &NetnsArgs) -> Result<()> {
 
 /// `--workspace` so that dependencies are built with the same features as for all other tests.
 fn packets(rest: &[String]) -> Result<()> {
-    let tests = ["test", "--workspace", "--test", "packets", "--test", "situations"];
+    let tests = [
+        "test",
+        "--workspace",
+        "--test",
+        "packets",
+        "--test",
+        "situations",
+        "--test",
+        "faults",
+    ];
     shell::run(shell::cargo().args(tests).args(["--", PACKET_THREADS]).args(rest))
 }
 

@@ -8,6 +8,7 @@
 //! it.
 
 pub mod explain;
+pub mod faults;
 pub mod live;
 pub mod newcomer;
 pub mod objects;

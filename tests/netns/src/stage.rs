@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
@@ -23,6 +24,13 @@ const FLAGS: [&str; 3] = [
     "--ipvs-min-sync-period=0s",
     "--conntrack-max-per-core=0",
 ];
+
+/// What became of a start that was struck.
+#[derive(Debug)]
+pub enum Start {
+    Ready,
+    Ended(ExitStatus),
+}
 
 #[derive(Debug)]
 pub struct Stage {
@@ -95,18 +103,72 @@ impl Stage {
 
     /// Starts `ferry` and waits for its first sync.
     pub fn start_proxy(&mut self) -> Result<()> {
+        let mut proxy = self.launch(&program()?, &[])?;
+        proxy.wait_ready()?;
+        self.proxy = Some(proxy);
+        Ok(())
+    }
+
+    /// The same, but the n-th of these system calls in each thread meets what strace calls an injection
+    /// (`signal=SIGKILL`, `error=ENOBUFS`).
+    pub fn start_struck(&mut self, calls: &str, injection: &str, n: u32) -> Result<Start> {
+        let struck = self.struck_file();
+        let tracer = [
+            "-D".to_owned(),
+            "-f".to_owned(),
+            // its own threads, not the programs that it starts
+            "-bexecve".to_owned(),
+            "-qq".to_owned(),
+            format!("-o{}", struck.display()),
+            format!("-etrace={calls}"),
+            format!("-einject={calls}:{injection}:when={n}"),
+            program()?.display().to_string(),
+        ];
+        let mut proxy = self.launch(Path::new("strace"), &tracer)?;
+        let ready = proxy.wait_ready();
+        match (proxy.ended()?, ready) {
+            (Some(status), _) => Ok(Start::Ended(status)),
+            (None, ready) => {
+                ready?;
+                self.proxy = Some(proxy);
+                Ok(Start::Ready)
+            }
+        }
+    }
+
+    /// Whether `ferry` still runs after that time; if not, it may be started again.
+    pub fn lives_on(&mut self, time: Duration) -> Result<bool> {
+        let died = ferry_lab::wait_until(time, || {
+            self.proxy
+                .as_mut()
+                .is_none_or(|proxy| !proxy.is_running().unwrap_or(false))
+        });
+        if died {
+            self.proxy = None;
+        }
+        Ok(!died)
+    }
+
+    /// Whether an injection of the last [`Stage::start_struck`] happened.
+    pub fn was_struck(&self) -> Result<bool> {
+        Ok(std::fs::read_to_string(self.struck_file())?.contains("(INJECTED)"))
+    }
+
+    fn struck_file(&self) -> PathBuf {
+        self.dir.path().join("strace")
+    }
+
+    fn launch(&self, program: &Path, before: &[String]) -> Result<Proxy> {
         let dir = self.dir.path();
-        let mut args = vec![
+        let mut args = before.to_vec();
+        args.extend([
             format!("--kubeconfig={}", self.kubeconfig.display()),
             format!("--proxy-mode={}", self.mode.as_str()),
             "--hostname-override=node-a".to_owned(),
             format!("--status-socket={}", dir.join("status.sock").display()),
-        ];
+        ]);
         args.extend(self.args.iter().cloned());
-        let mut proxy = Proxy::start(self.network.node(), &program()?, &args, dir.join("ferry.log"))?;
-        proxy.wait_ready()?;
-        self.proxy = Some(proxy);
-        Ok(())
+        Proxy::start(self.network.node(), program, &args, dir.join("ferry.log"))
     }
 
     /// Starts another `ferry` while the first one runs, waits until it has taken over, and returns the first.
@@ -141,9 +203,13 @@ impl Stage {
     /// Ends `ferry` with SIGTERM; the kernel keeps what it was told.
     pub fn stop_proxy(&mut self) -> Result<()> {
         let proxy = self.proxy.take().context("ferry is not running")?;
+        let said = proxy.log().to_owned();
         let status = proxy.terminate()?;
         if !status.success() {
-            bail!("ferry ended with {status} after SIGTERM");
+            bail!(
+                "ferry ended with {status} after SIGTERM\n{}",
+                crate::proxy::end_of(&said)
+            );
         }
         Ok(())
     }
@@ -202,6 +268,11 @@ impl Stage {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// Whether the last lines that were logged, by this `ferry` or one before it, have these words.
+    pub fn said(&self, words: &str) -> bool {
+        crate::proxy::end_of(&self.dir.path().join("ferry.log")).contains(words)
     }
 
     /// The end of what `ferry` logged.
