@@ -1,7 +1,5 @@
 //! Statements into the kernel's instructions: the ones that `nft` makes of the same text, so that it can print them.
 
-use std::net::{IpAddr, SocketAddr};
-
 use ferry_host::nftables::{
     CtKey, Expr, Family, FibFlags, MetaKey, Op, PayloadBase, Register, Rule as KernelRule,
 };
@@ -11,6 +9,8 @@ use super::ruleset::{Load, Ports, Rule, Side, Statement};
 
 /// Where every statement starts to load: nothing is kept from one statement to the next.
 const FIRST: Register = Register(0);
+/// Where `nft` loads what goes with a key: the next sixteen bytes, whatever the key's size.
+const SECOND: Register = Register(4);
 const STATE_NEW: u32 = 8;
 const STATUS_DNAT: u32 = 1 << 5;
 const TYPE_LOCAL: u32 = 2;
@@ -100,17 +100,33 @@ impl Program {
                 });
                 self.set_class();
             }
-            Statement::Dnat(target) => self.dnat_to(*target),
-            Statement::Remember { set, timeout } => {
-                self.load(&[Load::Source]);
-                let timeout = timeout.as_millis() as u64;
+            Statement::Remember { map, timeout } => {
+                self.load_client();
                 self.put(Expr::Update {
-                    set: set.clone(),
+                    set: map.clone(),
                     key: FIRST,
-                    timeout,
+                    data: SECOND,
+                    timeout: timeout.as_millis() as u64,
+                });
+            }
+            Statement::Forget { map } => {
+                self.load_client();
+                self.put(Expr::Forget {
+                    set: map.clone(),
+                    key: FIRST,
+                    data: SECOND,
                 });
             }
         }
+    }
+
+    /// The client's address, and what was found for it.
+    fn load_client(&mut self) {
+        self.load(&[Load::Source]);
+        self.put(Expr::Meta {
+            key: MetaKey::Priority,
+            to: SECOND,
+        });
     }
 
     fn set_class(&mut self) {
@@ -150,24 +166,6 @@ impl Program {
             Family::Ip6 => 4,
         };
         self.put(Expr::Reject { code });
-    }
-
-    /// `nft` loads each constant into a register of sixteen bytes, whatever its size.
-    fn dnat_to(&mut self, target: SocketAddr) {
-        let second = Register(4);
-        let address = match target.ip() {
-            IpAddr::V4(ip) => ip.octets().into(),
-            IpAddr::V6(ip) => ip.octets().into(),
-        };
-        self.put(Expr::Load {
-            to: FIRST,
-            data: address,
-        });
-        self.put(Expr::Load {
-            to: second,
-            data: target.port().to_be_bytes().into(),
-        });
-        self.dnat(second);
     }
 
     /// Compares the whole name, or its beginning.

@@ -1,9 +1,6 @@
 //! Names of everything in the table. Where kube-proxy has the same object it has the same name and type, so that
 //! either program can take the table over from the other.
 
-use std::fmt::Write;
-use std::net::{IpAddr, SocketAddr};
-
 use data_encoding::BASE32;
 use ferry_model::PortName;
 use sha2::{Digest, Sha256};
@@ -64,21 +61,6 @@ pub(super) fn of_port(port: &PortName) -> String {
     hashed(&plain(port))
 }
 
-/// The same for one of its endpoints.
-pub(super) fn of_endpoint(port: &PortName, endpoint: SocketAddr) -> String {
-    let mut text = plain(port);
-    match endpoint.ip() {
-        IpAddr::V4(ip) => drop(write!(text, "__{ip}/{}", endpoint.port())),
-        IpAddr::V6(ip) => drop(write!(
-            text,
-            "__{}/{}",
-            ip.to_string().replace(':', "."),
-            endpoint.port()
-        )),
-    }
-    hashed(&text)
-}
-
 /// A name that tells a list of networks.
 pub(super) fn of_content(prefix: &str, content: &[u8]) -> Name {
     let digest = BASE32.encode(&Sha256::digest(content));
@@ -119,12 +101,6 @@ mod tests {
         let testing = port("testing", "service", "http");
         assert_eq!(of_port(&port("ns1", "svc1", "p80")), "ULMVA6XW-ns1/svc1/tcp/p80");
         assert_eq!(of_port(&testing), "P4ZYZVCF-testing/service/tcp/http");
-        assert_eq!(
-            of_endpoint(&testing, "10.180.0.1:80".parse().unwrap()),
-            "JO2XBXZR-testing/service/tcp/http__10.180.0.1/80"
-        );
-        let six = of_endpoint(&testing, "[fd00:1::2]:80".parse().unwrap());
-        assert!(six.ends_with("-testing/service/tcp/http__fd00.1..2/80"), "{six}");
     }
 
     #[test]

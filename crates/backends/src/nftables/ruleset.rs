@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,11 +131,14 @@ pub(super) enum Statement {
         map: Name,
     },
     ClearClass,
-    Dnat(SocketAddr),
-    /// Remembers the client for a while.
+    /// Remembers for a while what was found for the client; what is remembered already stays, for as long again.
     Remember {
-        set: Name,
+        map: Name,
         timeout: Duration,
+    },
+    /// Forgets what is remembered of the client.
+    Forget {
+        map: Name,
     },
 }
 
@@ -473,14 +476,14 @@ impl fmt::Display for InFamily<'_, Statement> {
                 write!(f, "meta priority set {} map @{map}", key(loads))
             }
             Statement::ClearClass => f.write_str("meta priority set none"),
-            Statement::Dnat(target) => write!(f, "dnat to {target}"),
-            Statement::Remember { set, timeout } => {
+            Statement::Remember { map, timeout } => {
+                let seconds = timeout.as_secs();
                 write!(
                     f,
-                    "update @{set} {{ {family} saddr timeout {}s }}",
-                    timeout.as_secs()
+                    "update @{map} {{ {family} saddr timeout {seconds}s : meta priority }}"
                 )
             }
+            Statement::Forget { map } => write!(f, "delete @{map} {{ {family} saddr : meta priority }}"),
         }
     }
 }

@@ -256,6 +256,36 @@ fn a_large_pool_is_one_chain() {
     assert_eq!(ruleset.sets[names::ENDPOINTS].elements.len(), 1500);
 }
 
+/// Whatever the size of the pool, a client with affinity meets as many rules; and one endpoint is a few elements.
+#[test]
+fn affinity_costs_the_same_in_a_large_pool() {
+    let mut planner = world::planner(world::options());
+    let pods: Vec<String> = (0..1001)
+        .map(|n| format!("10.244.{}.{}", 2 + n / 250, 1 + n % 250))
+        .collect();
+    let pods: Vec<&str> = pods.iter().map(String::as_str).collect();
+    let mut service = world::service("sticky", "10.96.0.1");
+    service.affinity = Some(std::time::Duration::from_secs(600));
+    planner.update([world::set(service), world::endpoints("sticky", &pods[..1000])]);
+    let context = context(planner.plan(), Family::V4);
+    let anew = Diff::anew(context.family, TableOp::Create);
+    let (diff, mut known) = want(anew, planner.plan(), &context);
+    let chains = diff.finish().new_chains;
+    let own: Vec<_> = chains
+        .iter()
+        .filter(|(name, _)| name.contains("sticky"))
+        .collect();
+    assert_eq!(own.len(), 1);
+    assert_eq!(own[0].1.image.rules.len(), 6);
+    // The last of the pool, in the order of their texts, gives way to one that is last too.
+    let kept = pods[..1000].iter().filter(|pod| **pod != "10.244.5.99");
+    let replaced: Vec<&str> = kept.chain(&pods[1000..]).copied().collect();
+    planner.update([world::endpoints("sticky", &replaced)]);
+    let ops = known.update(planner.plan()).unwrap();
+    assert!(ops.new_chains.is_empty() && ops.changed_chains.is_empty());
+    assert!(ops.additions() <= 4 && ops.removals() <= 4, "{ops:?}");
+}
+
 /// A table that was not there is filled in portions; one that packets meet changes at once.
 #[test]
 fn only_a_large_new_table_takes_several_transactions() {

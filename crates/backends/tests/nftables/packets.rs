@@ -1,4 +1,4 @@
-//! Real packets, for what only this mode does: node ports on loopback addresses, and affinity by sets. What all modes
+//! Real packets, for what only this mode does: node ports on loopback addresses, and affinity by maps. What all modes
 //! do alike is tested for all of them at once elsewhere.
 
 use std::collections::BTreeSet;

@@ -242,7 +242,7 @@ impl<'a> Body<'a> {
                 code::REJECT_TCP_RESET => Some(Expr::Reset),
                 _ => None,
             },
-            "dynset" => self.update(),
+            "dynset" => self.dynset(),
             _ => None,
         }
     }
@@ -306,15 +306,20 @@ impl<'a> Body<'a> {
         })
     }
 
-    fn update(&self) -> Option<Expr> {
-        let has = |kind: u16| self.0.get(kind).is_some();
-        let plain =
-            self.number(dynset::OP)? == code::DYNSET_UPDATE && !has(dynset::DATA) && !has(dynset::EXPR);
-        let timeout = self.0.get(dynset::TIMEOUT);
-        plain.then_some(Expr::Update {
-            set: self.text(dynset::SET)?,
-            key: self.register(dynset::KEY)?,
-            timeout: timeout.and_then(|timeout| timeout.be64()).unwrap_or(0),
-        })
+    fn dynset(&self) -> Option<Expr> {
+        let (set, key) = (self.text(dynset::SET)?, self.register(dynset::KEY)?);
+        let data = self.register(dynset::DATA)?;
+        let timeout = self.0.get(dynset::TIMEOUT).and_then(|timeout| timeout.be64());
+        match self.number(dynset::OP)? {
+            _ if self.0.get(dynset::EXPR).is_some() => None,
+            code::DYNSET_UPDATE => Some(Expr::Update {
+                set,
+                key,
+                data,
+                timeout: timeout.unwrap_or(0),
+            }),
+            code::DYNSET_DELETE => Some(Expr::Forget { set, key, data }),
+            _ => None,
+        }
     }
 }

@@ -278,11 +278,18 @@ pub enum Expr {
     },
     /// A TCP reset.
     Reset,
-    /// Adds the key, or makes it live on, for a time in milliseconds.
+    /// Adds the key with its data, or makes the one that is there live on with what it has, for a time in milliseconds.
     Update {
         set: Arc<str>,
         key: Register,
+        data: Register,
         timeout: u64,
+    },
+    /// Deletes the key. The data means nothing, but `nft` has no words for a map's key alone.
+    Forget {
+        set: Arc<str>,
+        key: Register,
+        data: Register,
     },
     /// Something that we do not write.
     Unknown(Box<str>),
@@ -297,6 +304,7 @@ pub(super) mod code {
     pub(in super::super) const FIB_RESULT_TYPE: u32 = 3;
     pub(in super::super) const NUMGEN_RANDOM: u32 = 1;
     pub(in super::super) const DYNSET_UPDATE: u32 = 1;
+    pub(in super::super) const DYNSET_DELETE: u32 = 2;
     pub(in super::super) const LOOKUP_INVERTED: u32 = 1;
 }
 
@@ -315,7 +323,7 @@ impl Expr {
             Self::Dnat { .. } => "nat",
             Self::Masquerade { .. } => "masq",
             Self::Reject { .. } | Self::Reset => "reject",
-            Self::Update { .. } => "dynset",
+            Self::Update { .. } | Self::Forget { .. } => "dynset",
             Self::Unknown(name) => name,
         }
     }
@@ -407,14 +415,16 @@ impl Expr {
                 w.be32(reject::TYPE, code::REJECT_TCP_RESET);
                 w.u8(reject::ICMP_CODE, 0);
             }
-            Self::Update { set, key, timeout } => {
-                w.str(dynset::SET, set);
-                numbers(
-                    w,
-                    [(dynset::OP, code::DYNSET_UPDATE), (dynset::KEY, key.number())],
-                );
+            Self::Update {
+                set,
+                key,
+                data,
+                timeout,
+            } => {
+                encode_dynset(w, set, code::DYNSET_UPDATE, *key, *data);
                 w.be64(dynset::TIMEOUT, *timeout);
             }
+            Self::Forget { set, key, data } => encode_dynset(w, set, code::DYNSET_DELETE, *key, *data),
         }
     }
 }
@@ -427,6 +437,12 @@ fn numbers(w: &mut Writer, values: [(u16, u32); 2]) {
 
 fn value(w: &mut Writer, kind: u16, bytes: &[u8]) {
     w.nest(kind, |w| w.attr(attr::DATA_VALUE, bytes));
+}
+
+fn encode_dynset(w: &mut Writer, set: &str, op: u32, key: Register, data: Register) {
+    w.str(dynset::SET, set);
+    numbers(w, [(dynset::OP, op), (dynset::KEY, key.number())]);
+    w.be32(dynset::DATA, data.number());
 }
 
 fn encode_lookup(w: &mut Writer, set: &str, key: Register, to: Option<u32>) {

@@ -93,7 +93,8 @@ impl SetDecl {
 
     /// Whether `nft` has no name for the type, so that it is declared by `typeof`.
     pub fn is_typeof(&self) -> bool {
-        self.key.contains(&Field::Number)
+        let concatenates = |data: &DataType| matches!(data, DataType::Fields(fields) if fields.len() > 1);
+        self.key.contains(&Field::Number) || self.data.as_ref().is_some_and(concatenates)
     }
 
     pub(super) fn flags(&self) -> u32 {

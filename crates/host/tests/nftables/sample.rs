@@ -93,7 +93,11 @@ fn sets() -> Vec<SetDecl> {
         },
         SetDecl {
             dynamic: true,
-            ..set("clients", &[Field::Ipv4], None)
+            ..set(
+                "clients",
+                &[Field::Ipv4],
+                Some(DataType::Fields([Field::Class].into())),
+            )
         },
     ]
 }
@@ -175,6 +179,7 @@ const R0: Register = Register(0);
 const R1: Register = Register(1);
 const R2: Register = Register(2);
 const R3: Register = Register(3);
+const R4: Register = Register(4);
 
 fn saddr(length: u32) -> Expr {
     Expr::Payload {
@@ -416,8 +421,15 @@ fn endpoint_rules() -> Vec<Expected> {
     let remember = Expr::Update {
         set: name("clients"),
         key: R0,
+        data: R4,
         timeout: 10_800_000,
     };
+    let forget = Expr::Forget {
+        set: name("clients"),
+        key: R0,
+        data: R4,
+    };
+    let client = || [saddr(4), meta(MetaKey::Priority, R4)];
     vec![
         (
             "lb-2",
@@ -440,8 +452,13 @@ fn endpoint_rules() -> Vec<Expected> {
         ),
         (
             "endpoint",
-            rule(&[saddr(4), remember]),
-            "update @clients { ip saddr timeout 3h }",
+            rule(&[&client()[..], &[remember]].concat()),
+            "update @clients { ip saddr timeout 3h : meta priority }",
+        ),
+        (
+            "endpoint",
+            rule(&[&client()[..], &[forget]].concat()),
+            "delete @clients { ip saddr : meta priority }",
         ),
         (
             "endpoint",
