@@ -5,6 +5,7 @@
 
 mod bench;
 mod bless;
+mod book;
 mod check;
 mod deploy;
 mod fuzz;
@@ -67,6 +68,8 @@ enum Command {
     Monitoring(monitoring::Args),
     /// Mixed churn under traffic for an hour, in every mode this kernel has
     Soak(soak::Args),
+    /// Build the book (docs/) with mdBook into target/book
+    Book,
     /// Run the fuzz targets for a while
     Fuzz(fuzz::Args),
     /// What the CI runs: check, then test
@@ -98,6 +101,7 @@ fn run(command: Command) -> Result<()> {
         Command::Release(args) => release::run(&args),
         Command::Monitoring(args) => monitoring::run(&args),
         Command::Soak(args) => soak::run(&args),
+        Command::Book => book::run(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Ci => test::ci(),
     }

@@ -1,7 +1,7 @@
 //! Everything that a release consists of, by one command.
 //!
 //! May touch: the build directory, Debian's packages. Always holds: the artefacts are all there with their checksums, or none
-//! is; the same commit and the same packages of Debian give the same bytes.
+//! is; the same program and the same packages of Debian give the same bytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,8 +4,10 @@
 
 mod book;
 mod deliver;
+mod reasons;
 
 pub use deliver::{ApiSink, Delivered, Sink};
+pub use reasons::{REASONS, Reason};
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -51,63 +53,47 @@ pub struct Event {
     pub note: String,
 }
 
-/// kube-proxy's action for everything about its start.
-const START: &str = "StartKubeProxy";
-
 impl Event {
-    fn node(
-        node: &Arc<str>,
-        severity: Severity,
-        reason: &'static str,
-        action: &'static str,
-        note: String,
-    ) -> Self {
+    fn of(reason: &Reason, regarding: Regarding, note: String) -> Self {
         Self {
-            regarding: Regarding::Node(Arc::clone(node)),
-            severity,
-            reason,
-            action,
+            regarding,
+            severity: reason.severity,
+            reason: reason.name,
+            action: reason.action,
             note,
         }
     }
 
+    fn node(reason: &Reason, node: &Arc<str>, note: String) -> Self {
+        Self::of(reason, Regarding::Node(Arc::clone(node)), note)
+    }
+
     /// The daemon serves.
     pub fn starting(node: &Arc<str>) -> Self {
-        Self::node(node, Severity::Normal, "Starting", START, String::new())
+        Self::node(&reasons::STARTING, node, String::new())
     }
 
     /// ipvs mode is used.
     pub fn ipvs_deprecation(node: &Arc<str>) -> Self {
         let note = "The ipvs proxier is now deprecated and may be removed in a future release. \
                     Please use 'nftables' instead.";
-        Self::node(node, Severity::Warning, "IPVSDeprecation", START, note.to_owned())
+        Self::node(&reasons::IPVS_DEPRECATION, node, note.to_owned())
     }
 
     /// The health server could not be opened, and must.
     pub fn healthz_failed(node: &Arc<str>, note: String) -> Self {
-        Self::node(
-            node,
-            Severity::Warning,
-            "FailedToStartProxierHealthcheck",
-            START,
-            note,
-        )
+        Self::node(&reasons::HEALTHZ_FAILED, node, note)
     }
 
     /// The metrics server could not be opened, and must.
     pub fn metrics_failed(node: &Arc<str>, note: String) -> Self {
-        Self::node(node, Severity::Warning, "FailedToStartMetricServer", START, note)
+        Self::node(&reasons::METRICS_FAILED, node, note)
     }
 
     /// A service's health-check node port could not be opened.
     pub fn service_health_check_failed(service: &ServiceName, note: String) -> Self {
-        Self {
-            regarding: Regarding::Service(service.clone()),
-            severity: Severity::Warning,
-            reason: "FailedToStartServiceHealthcheck",
-            action: "Listen",
-            note,
-        }
+        let service = Regarding::Service(service.clone());
+        Self::of(&reasons::SERVICE_HEALTH_CHECK_FAILED, service, note)
     }
 
     /// An object, or a part of it, is not served.
@@ -116,13 +102,7 @@ impl Event {
             ObjectRef::Service(service) => Regarding::Service(service.clone()),
             ObjectRef::Other { .. } => Regarding::Node(Arc::clone(node)),
         };
-        Self {
-            regarding,
-            severity: Severity::Warning,
-            reason: "NotServed",
-            action: "Plan",
-            note: skipped.to_string(),
-        }
+        Self::of(&reasons::NOT_SERVED, regarding, skipped.to_string())
     }
 
     /// A frontend that two services ask for: the first event is for the one that goes without, the other for the one that
@@ -136,34 +116,25 @@ impl Event {
         } = contest;
         let lost = format!("{key} is not served as {kind} of {loser}: {winner} has it");
         let kept = format!("{key} stays with {winner}: {loser} asks for it too, as {kind}");
-        [(loser, lost), (winner, kept)].map(|(port, note)| Self {
-            regarding: Regarding::Service(port.service.clone()),
-            severity: Severity::Warning,
-            reason: "FrontendContested",
-            action: "Plan",
-            note,
+        [(loser, lost), (winner, kept)].map(|(port, note)| {
+            let service = Regarding::Service(port.service.clone());
+            Self::of(&reasons::CONTESTED, service, note)
         })
     }
 
     /// Somebody else changed our rules and they were put right.
     pub fn repaired(node: &Arc<str>, note: String) -> Self {
-        Self::node(node, Severity::Warning, "RulesRepaired", "Repair", note)
+        Self::node(&reasons::REPAIRED, node, note)
     }
 
     /// Both variants of iptables hold rules.
     pub fn mixed_iptables(node: &Arc<str>, note: String) -> Self {
-        Self::node(node, Severity::Warning, "MixedIPTables", START, note)
+        Self::node(&reasons::MIXED_IPTABLES, node, note)
     }
 
     /// A changed configuration file is not valid and was not taken.
     pub fn config_refused(node: &Arc<str>, note: String) -> Self {
-        Self::node(
-            node,
-            Severity::Warning,
-            "ConfigurationRefused",
-            "ReloadConfiguration",
-            note,
-        )
+        Self::node(&reasons::CONFIG_REFUSED, node, note)
     }
 }
 

@@ -49,6 +49,25 @@ impl Shown {
     }
 }
 
+/// What a metric is, for people who look it up.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub name: &'static str,
+    /// As Prometheus calls it.
+    pub kind: &'static str,
+    pub help: &'static str,
+    pub labels: &'static [&'static str],
+}
+
+/// What Prometheus calls a kind of the catalogue.
+fn kind_of(kind: &str) -> &'static str {
+    match kind.trim_start_matches("Scraped") {
+        "Counters" => "counter",
+        "Histograms" => "histogram",
+        _ => "gauge",
+    }
+}
+
 /// What is promised of a metric that does not say so.
 macro_rules! stability {
     () => {
@@ -76,6 +95,17 @@ macro_rules! catalogue {
                     shown.declare($mode.shows($name), stability, family)
                 }, )* };
                 (catalogue, shown)
+            }
+
+            /// What a mode shows, for the reference.
+            pub fn entries($mode: Mode) -> Vec<Entry> {
+                let all = vec![$( Entry {
+                    name: $name,
+                    kind: kind_of(stringify!($kind)),
+                    help: $help,
+                    labels: $labels,
+                }, )*];
+                all.into_iter().filter(|entry| $mode.shows(entry.name)).collect()
             }
 
             #[cfg(test)]
