@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::shell;
 
 /// (a file of the package that tests need, the package)
-const NEEDED: [(&str, &str); 14] = [
+const NEEDED: [(&str, &str); 16] = [
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("iptables-nft-restore", "iptables"),
@@ -23,6 +23,8 @@ const NEEDED: [(&str, &str); 14] = [
     ("strace", "strace"),
     ("xz", "xz-utils"),
     ("openssl", "openssl"),
+    ("script", "bsdutils"),
+    ("chromium", "chromium"),
 ];
 
 const PLACES: [&str; 6] = [

@@ -2,11 +2,14 @@
 
 mod compare;
 mod explain;
+mod show;
 
 pub use compare::compare;
 pub use explain::explain;
+pub use show::{bundle, flows, web};
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,11 +37,10 @@ pub fn plan(invocation: Invocation) -> anyhow::Result<ExitCode> {
     invocation.no_arguments()?;
     let output = invocation.output()?;
     let rules = invocation.typed.extra.rules;
-    match (invocation.origin()?, rules) {
-        (Origin::Running(socket), false) => print(output, &status::ask_plan(&socket)?),
-        (Origin::Running(socket), true) => print(output, &status::ask_rules(&socket)?),
-        (Origin::Objects(settings), rules) => {
-            let loaded = load(&settings)?;
+    match (decided(invocation.origin()?)?, rules) {
+        (Decided::Running(socket), false) => print(output, &status::ask_plan(&socket)?),
+        (Decided::Running(socket), true) => print(output, &status::ask_rules(&socket)?),
+        (Decided::Here { settings, loaded }, rules) => {
             let (plan, from) = (loaded.planner.plan(), loaded.addresses_from);
             if rules {
                 return print(output, &RulesReport::of(plan, &settings, from));
@@ -54,9 +56,9 @@ pub fn trace(invocation: Invocation) -> anyhow::Result<ExitCode> {
     invocation.no_arguments()?;
     let output = invocation.output()?;
     let request = packet(&invocation)?;
-    let report = match invocation.origin()? {
-        Origin::Running(socket) => status::ask_trace(&socket, request)?,
-        Origin::Objects(settings) => TraceReport::of(load(&settings)?.planner.plan(), &request),
+    let report = match decided(invocation.origin()?)? {
+        Decided::Running(socket) => status::ask_trace(&socket, request)?,
+        Decided::Here { loaded, .. } => TraceReport::of(loaded.planner.plan(), &request),
     };
     print(output, &report)
 }
@@ -72,7 +74,11 @@ fn packet(invocation: &Invocation) -> Result<TraceRequest, Refused> {
             missing.join(", ")
         )));
     }
-    let (from, to) = (typed.extra.from.as_str(), typed.extra.to.as_str());
+    packet_of(&typed.extra.from, &typed.extra.to)
+}
+
+/// The packet between two places, as they are typed.
+pub(crate) fn packet_of(from: &str, to: &str) -> Result<TraceRequest, Refused> {
     let wrong = |why: &str| invalid("--to", to, why);
     let from = parse_ip(from).ok_or_else(|| invalid("--from", from, "must be an IP address"))?;
     let (address, name) = to.split_once('/').unwrap_or((to, Protocol::Tcp.as_str()));
@@ -98,6 +104,10 @@ fn packet(invocation: &Invocation) -> Result<TraceRequest, Refused> {
 pub fn status(invocation: Invocation) -> anyhow::Result<ExitCode> {
     invocation.no_arguments()?;
     let output = invocation.output()?;
+    if invocation.typed.extra.watch {
+        crate::watch::run(&invocation.socket())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     print(output, &status::ask_status(&invocation.socket())?)
 }
 
@@ -181,6 +191,36 @@ fn print<T: std::fmt::Display + serde::Serialize>(output: Output, report: &T) ->
         Output::Json => serde_json::to_string_pretty(report)? + "\n",
     };
     Ok(crate::cli::print(&text))
+}
+
+/// Whose decisions are shown: the running daemon's, to be asked, or those that were made here.
+enum Decided {
+    Running(PathBuf),
+    Here {
+        settings: Box<Settings>,
+        loaded: Box<Loaded>,
+    },
+}
+
+/// Plans what files, a server or a bundle say; leaves the running daemon to be asked.
+fn decided(origin: Origin) -> anyhow::Result<Decided> {
+    Ok(match origin {
+        Origin::Running(socket) => Decided::Running(socket),
+        Origin::Objects(settings) => {
+            let loaded = Box::new(load(&settings)?);
+            Decided::Here { settings, loaded }
+        }
+        Origin::Bundle(path, mode) => {
+            let facts = crate::bundle::facts(&path)?;
+            let settings = Box::new(facts.settings(mode)?);
+            let loaded = Box::new(Loaded {
+                planner: facts.plan(&settings, AddressSource::Host)?,
+                addresses_from: AddressSource::Host,
+                skipped: facts.skipped,
+            });
+            Decided::Here { settings, loaded }
+        }
+    })
 }
 
 /// What a source told, planned.

@@ -3,6 +3,7 @@
 //! What always holds: configuration is checked whole before anything else happens.
 
 mod bounded;
+pub mod bundle;
 pub mod cli;
 pub mod clock;
 pub mod commands;
@@ -14,6 +15,7 @@ pub mod doctor;
 pub mod events;
 pub mod explain;
 pub mod facts;
+pub mod flows;
 pub mod gates;
 pub mod history;
 pub mod logging;
@@ -22,6 +24,8 @@ pub mod modes;
 pub mod servers;
 pub mod status;
 pub mod sync;
+pub mod watch;
+pub mod web;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -57,6 +57,11 @@ pub trait Backend: Send {
     /// What the kernel holds for a service port, read back now: what is needed for it, and no more.
     fn inspect(&mut self, plan: &Plan, port: &PortPlan) -> Result<Inspection, Error>;
 
+    /// Connections that go through this process, by endpoint; none where the kernel carries them.
+    fn relayed(&self) -> Option<Vec<RelayedFlows>> {
+        None
+    }
+
     /// Lines for people: where traffic gets in if that is not obvious, what is draining, and the like.
     fn notes(&self) -> Vec<String> {
         Vec::new()
@@ -137,6 +142,16 @@ pub struct Traffic {
     pub bytes: Option<(u64, u64)>,
     /// Where connections go through the process.
     pub relayed: Option<Relayed>,
+}
+
+/// Connections to one endpoint that go through the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayedFlows {
+    pub family: Family,
+    pub port: PortName,
+    pub endpoint: std::net::SocketAddr,
+    /// Open now.
+    pub open: u64,
 }
 
 /// What only a relay knows of the connections of a service port.

@@ -7,7 +7,8 @@ use super::commands::Command;
 use super::flags::{self, FLAGS, LOGGING, Typed};
 use super::{Output, Refused, parse};
 use crate::config::Settings;
-use crate::config::values::quote;
+use crate::config::values::{Word, quote};
+use crate::modes::Mode;
 
 /// What was typed behind a command's name.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub enum Origin {
     Running(PathBuf),
     /// Those of a daemon that would be started with these settings.
     Objects(Box<Settings>),
+    /// Those of a daemon elsewhere, by what was gathered there; in another mode if one is named.
+    Bundle(PathBuf, Option<Word<Mode>>),
 }
 
 impl Invocation {
@@ -90,6 +93,13 @@ impl Invocation {
     /// The same where these flags name objects, and those of the command's own flags do not speak of them.
     pub fn origin_named_by(self, naming: &[&str], own: &[&str]) -> Result<Origin, Refused> {
         let given = &self.typed.given;
+        if !self.typed.extra.bundle.is_empty() {
+            if let Some(other) = naming.iter().find(|name| given.contains(name)) {
+                return Err(Refused(format!("--bundle and --{other} exclude each other")));
+            }
+            let mode = Some(self.typed.config.mode).filter(|mode| !mode.is_blank());
+            return Ok(Origin::Bundle(PathBuf::from(self.typed.extra.bundle), mode));
+        }
         if naming.iter().any(|name| given.contains(name)) {
             return self
                 .settings()

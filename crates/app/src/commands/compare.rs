@@ -122,6 +122,7 @@ fn facts(invocation: Invocation) -> anyhow::Result<(String, Facts)> {
     )?;
     match origin {
         Origin::Running(socket) => Ok(("the running daemon".into(), status::ask_facts(&socket)?)),
+        Origin::Bundle(path, _) => Ok((path.display().to_string(), crate::bundle::facts(&path)?)),
         Origin::Objects(settings) => {
             let loaded = load(&settings)?;
             let node = daemon::node_name(&settings)?;

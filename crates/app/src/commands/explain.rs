@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ferry_model::{Asker, Protocol, Question, Subject};
 
-use super::{CANNOT_TELL, cannot_tell, load, print};
-use crate::cli::{Invocation, Origin, Refused, invalid, one_line};
+use super::{CANNOT_TELL, Decided, cannot_tell, decided, print};
+use crate::cli::{Invocation, Refused, invalid, one_line};
 use crate::explain::{ExplainReport, ExplainRequest, Sender, Transport, Verdict, Watch, watch};
 use crate::status;
 
@@ -35,15 +35,14 @@ fn explained(invocation: Invocation) -> anyhow::Result<ExitCode> {
         from,
     };
     let question = request.question().map_err(Refused)?;
-    let mut report = match invocation.origin()? {
-        Origin::Running(socket) => status::ask_explain(&socket, request)?,
-        Origin::Objects(_) if live.is_some() => {
+    let mut report = match decided(invocation.origin()?)? {
+        Decided::Running(socket) => status::ask_explain(&socket, request)?,
+        Decided::Here { .. } if live.is_some() => {
             return Err(
                 Refused("--live watches this node: it goes with the running daemon only".into()).into(),
             );
         }
-        Origin::Objects(settings) => {
-            let loaded = load(&settings)?;
+        Decided::Here { settings, loaded } => {
             let explanation = ferry_model::explain(&loaded.planner, &question);
             ExplainReport::of(request, settings.mode.as_str(), &explanation, None, Vec::new())
         }

@@ -47,6 +47,13 @@ pub fn settings(typed: Arc<Typed>) -> Result<Settings, Error> {
 }
 
 impl Settings {
+    /// The configuration in force, as a file.
+    pub fn written(&self) -> String {
+        let body: serde_json::Value = serde_json::from_str(&self.configz).unwrap_or_default();
+        let config = decode(&body["kubeproxy.config.k8s.io"].to_string(), None);
+        config.map_or_else(|_| self.configz.clone(), |decoded| to_yaml(&decoded.config))
+    }
+
     /// The settings of the daemon started with these arguments, the program's name left out.
     pub fn from_args<S: AsRef<str>>(args: &[S]) -> Result<Self, Error> {
         let args: Vec<String> = args.iter().map(|arg| arg.as_ref().to_owned()).collect();

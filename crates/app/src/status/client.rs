@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use crate::explain::{ExplainReport, ExplainRequest};
 use crate::facts::Facts;
+use crate::flows::FlowsReport;
 use crate::history::HistoryReport;
 
 use super::{
-    DiffReport, HistoryRequest, PlanReport, Reply, Request, RulesReport, StatusReport, TraceReport,
-    TraceRequest,
+    DiffReport, FlowsRequest, HistoryRequest, PlanReport, Reply, Request, RulesReport, ServiceDetail,
+    StatusReport, TraceReport, TraceRequest,
 };
 
 /// How long the daemon may take to answer.
@@ -102,6 +103,31 @@ pub fn ask_diff(socket: &Path) -> Result<DiffReport, AskError> {
 pub fn ask_facts(socket: &Path) -> Result<Facts, AskError> {
     match ask(socket, &Request::Facts)? {
         Reply::Facts(facts) => Ok(*facts),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Asks about one service: `namespace/name`.
+pub fn ask_service(socket: &Path, name: &str) -> Result<Option<ServiceDetail>, AskError> {
+    let name = name.to_owned();
+    match ask(socket, &Request::Service { name })? {
+        Reply::Service(detail) => Ok(detail.map(|detail| *detail)),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Asks who talks to which service.
+pub fn ask_flows(socket: &Path, request: FlowsRequest) -> Result<FlowsReport, AskError> {
+    match ask(socket, &Request::Flows(request))? {
+        Reply::Flows(report) => Ok(report),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Asks for the state without the rows.
+pub fn ask_pulse(socket: &Path) -> Result<StatusReport, AskError> {
+    match ask(socket, &Request::Pulse)? {
+        Reply::Status(report) => Ok(*report),
         other => Err(unexpected(other)),
     }
 }

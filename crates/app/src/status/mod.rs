@@ -8,11 +8,13 @@ mod plan;
 mod report;
 mod rules;
 mod server;
+mod service;
 mod table;
 mod trace;
 
 pub use client::{
-    AskError, ask_diff, ask_explain, ask_facts, ask_history, ask_plan, ask_rules, ask_status, ask_trace,
+    AskError, ask_diff, ask_explain, ask_facts, ask_flows, ask_history, ask_plan, ask_pulse, ask_rules,
+    ask_service, ask_status, ask_trace,
 };
 pub use diff::{DiffReport, FamilyDiff};
 pub use plan::{
@@ -23,13 +25,15 @@ pub use report::{FamilyReport, StatusReport, StatusRow};
 pub(crate) use report::{problems, word};
 pub use rules::{FamilyRules, RulesReport};
 pub use server::{Sources, serve};
-pub(crate) use table::span;
+pub use service::{PlaceReport, ServiceDetail};
+pub(crate) use table::{columns, span};
 pub use trace::{TraceReport, TraceRequest};
 
 use serde::{Deserialize, Serialize};
 
 use crate::explain::{ExplainReport, ExplainRequest};
 use crate::facts::Facts;
+use crate::flows::FlowsReport;
 use crate::history::HistoryReport;
 
 /// What a client may ask.
@@ -52,6 +56,12 @@ pub(crate) enum Request {
     Diff,
     /// Everything that the plan is made of.
     Facts,
+    /// One service, closely: `namespace/name`.
+    Service { name: String },
+    /// Who talks to which service.
+    Flows(FlowsRequest),
+    /// The state without the rows: cheap, and answered at once.
+    Pulse,
 }
 
 /// Which part of the history.
@@ -64,6 +74,17 @@ pub struct HistoryRequest {
     /// Of the last so many seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_seconds: Option<f64>,
+}
+
+/// Which flows.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlowsRequest {
+    /// Of one service: `namespace/name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Over how many seconds rates are taken; none of them without.
+    #[serde(default)]
+    pub seconds: f64,
 }
 
 /// What it gets.
@@ -86,6 +107,10 @@ pub(crate) enum Reply {
     Diff(DiffReport),
     /// The facts.
     Facts(Box<Facts>),
+    /// The service, if there is one.
+    Service(Option<Box<ServiceDetail>>),
+    /// The flows.
+    Flows(FlowsReport),
     /// The question was not understood or cannot be answered now.
     Error(String),
 }

@@ -17,10 +17,14 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::report::{self, Identity, StatusReport, rows};
-use super::{AddressSource, DiffReport, PlanReport, Reply, Request, RulesReport, TraceReport};
+use super::{
+    AddressSource, DiffReport, FlowsRequest, PlanReport, Reply, Request, RulesReport, ServiceDetail,
+    TraceReport,
+};
 use crate::config::{Settings, Source};
 use crate::explain::{ExplainReport, ExplainRequest, Inspected, SourceState, interface_to, look};
 use crate::facts::Facts;
+use crate::flows;
 use crate::history::History;
 use crate::servers::connections::{Connections, Limits, Seat};
 use crate::servers::serve::ACCEPT_RETRY_INTERVAL;
@@ -228,6 +232,18 @@ impl Answerer {
                 report.map_or_else(busy, Reply::Diff)
             }
             Request::Facts => self.everything().await,
+            Request::Service { name } => {
+                let detail = self
+                    .ask(move |planner, _| ServiceDetail::of(planner, &name))
+                    .await;
+                detail.map_or_else(busy, |detail| Reply::Service(detail.map(Box::new)))
+            }
+            Request::Flows(request) => self.flows(request).await,
+            Request::Pulse => {
+                let (now, notice) = (SystemTime::now(), self.board.read());
+                let report = StatusReport::of(&self.facts, &notice, &self.mailbox, now);
+                Reply::Status(Box::new(report))
+            }
             Request::History(request) => {
                 let span = request
                     .since_seconds
@@ -235,6 +251,39 @@ impl Answerer {
                 let since = span.and_then(|span| SystemTime::now().checked_sub(span));
                 Reply::History(self.history.report(request.service.as_deref(), since))
             }
+        }
+    }
+
+    /// Asks the relay, where there is one, else the kernel's table on a thread of its own; names come from the plan.
+    async fn flows(&self, request: FlowsRequest) -> Reply {
+        let window = Duration::try_from_secs_f64(request.seconds).unwrap_or_default();
+        let window = window.min(flows::LONGEST_WINDOW);
+        let service = request.service.clone();
+        let asked = self.ask(move |planner, backend| {
+            let keys = service.map(|service| flows::frontends_of(planner.plan(), &service));
+            (flows::relayed(backend), keys)
+        });
+        let Some((relayed, keys)) = asked.await else {
+            return busy();
+        };
+        if let Some(first) = relayed {
+            let mut last = None;
+            if !window.is_zero() {
+                tokio::time::sleep(window).await;
+                last = self.ask(|_, backend| flows::relayed(backend)).await.flatten();
+            }
+            return Reply::Flows(flows::of_relay(&first, last.as_ref(), request.service.as_deref()));
+        }
+        let counted = tokio::task::spawn_blocking(move || flows::read(keys.as_deref(), window)).await;
+        match counted {
+            Ok(Ok(counted)) => {
+                let named = self
+                    .ask(move |planner, _| flows::named(counted, planner.plan()))
+                    .await;
+                named.map_or_else(busy, Reply::Flows)
+            }
+            Ok(Err(error)) => Reply::Error(error.to_string()),
+            Err(error) => Reply::Error(error.to_string()),
         }
     }
 

@@ -121,12 +121,22 @@ fn table(f: &mut fmt::Formatter<'_>, rows: &[StatusRow]) -> fmt::Result {
         }
         line
     }));
-    let columns = lines[0].len();
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| lines.iter().map(|line| line[column].len()).max().unwrap_or(0))
-        .collect();
     writeln!(f)?;
-    for line in &lines {
+    columns(f, &lines)
+}
+
+/// Lines of cells, so that columns stand below each other; the first line has the most.
+pub(crate) fn columns(f: &mut fmt::Formatter<'_>, lines: &[Vec<String>]) -> fmt::Result {
+    let count = lines.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        lines
+            .iter()
+            .filter_map(|line| line.get(column))
+            .map(String::len)
+            .max()
+    };
+    let widths: Vec<usize> = (0..count).map(|column| width(column).unwrap_or(0)).collect();
+    for line in lines {
         let cells = line
             .iter()
             .zip(&widths)

@@ -4,6 +4,7 @@
 mod clients;
 mod doctor;
 mod house;
+mod node;
 mod observe;
 mod relayed;
 mod signals;

@@ -329,6 +329,14 @@ impl Balancer {
             .cloned()
     }
 
+    /// Endpoints that have connections, and how many.
+    pub(crate) fn open(&self) -> Vec<(SocketAddr, usize)> {
+        let state = self.state();
+        let open = state.targets.values();
+        let open = open.map(|target| (target.address, target.open_connections()));
+        open.filter(|(_, open)| *open > 0).collect()
+    }
+
     /// Endpoints that are gone but still have connections, and how many.
     pub(crate) fn draining(&self) -> (usize, usize) {
         let state = self.state();

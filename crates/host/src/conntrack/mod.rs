@@ -2,11 +2,13 @@
 //! May touch the conntrack table over netlink and nothing else; which flows must go is decided elsewhere.
 //! Always holds: memory is bounded however many flows there are, and only flows that were looked at are deleted.
 
+mod account;
 mod wire;
 
 use std::net::{IpAddr, SocketAddr};
 
 pub use crate::nftables::Family;
+pub use account::{Counted, FlowEvent, FlowMonitor};
 
 use crate::netlink::{self, Bus, Socket, Writer};
 
@@ -20,6 +22,8 @@ pub enum Error {
     Read(#[source] netlink::Error),
     #[error("deleting tracked flows: {0}")]
     Delete(#[source] netlink::Error),
+    #[error("listening to what happens to tracked flows: {0}")]
+    Watch(#[source] netlink::Error),
 }
 
 /// A tracked flow.
@@ -36,6 +40,26 @@ pub struct Flow {
     pub answered_to: SocketAddr,
     id: u32,
     zone: Option<u16>,
+}
+
+impl Flow {
+    /// A flow as it would be seen: answered by whom it was translated to, and not masqueraded.
+    pub fn observed(
+        protocol: u8,
+        client: SocketAddr,
+        destination: SocketAddr,
+        responder: SocketAddr,
+    ) -> Self {
+        Self {
+            protocol,
+            client,
+            destination,
+            responder,
+            answered_to: client,
+            id: 0,
+            zone: None,
+        }
+    }
 }
 
 /// Which flows to look at. The kernel applies it where it can, and we apply it again.

@@ -2,15 +2,20 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Family, Filter, Flow};
+use super::{Counted, Family, Filter, Flow, FlowEvent};
 use crate::netlink::{Attrs, Message, Writer};
 
 const SUBSYSTEM: u16 = 1 << 8;
 pub(super) const GET: u16 = SUBSYSTEM | 1;
 pub(super) const DELETE: u16 = SUBSYSTEM | 2;
+const NEW: u16 = SUBSYSTEM;
 
 const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
+const COUNTERS_ORIGINAL: u16 = 9;
+const COUNTERS_REPLY: u16 = 10;
+const COUNTER_PACKETS: u16 = 1;
+const COUNTER_BYTES: u16 = 2;
 const ID: u16 = 12;
 const ZONE: u16 = 18;
 const FILTER: u16 = 25;
@@ -164,4 +169,32 @@ pub(super) fn flow(message: &Message<'_>) -> Option<Flow> {
         id: all.get(ID)?.be32()?,
         zone: all.get(ZONE).and_then(|zone| zone.be16()),
     })
+}
+
+/// What was counted of a flow; none where the kernel does not count.
+pub(super) fn counted(message: &Message<'_>) -> Option<Counted> {
+    let all = message.netfilter_attrs();
+    let of = |direction: u16| {
+        let counters = all.get(direction)?.nested();
+        let packets = counters.get(COUNTER_PACKETS)?.be64()?;
+        Some((packets, counters.get(COUNTER_BYTES)?.be64()?))
+    };
+    let (packets_to, bytes_to) = of(COUNTERS_ORIGINAL)?;
+    let (packets_back, bytes_back) = of(COUNTERS_REPLY)?;
+    Some(Counted {
+        packets_to,
+        bytes_to,
+        packets_back,
+        bytes_back,
+    })
+}
+
+/// A flow that began or ended.
+pub(super) fn event(message: &Message<'_>) -> Option<FlowEvent> {
+    let flow = flow(message)?;
+    match message.kind {
+        NEW => Some(FlowEvent::Began(flow)),
+        DELETE => Some(FlowEvent::Ended(flow, counted(message))),
+        _ => None,
+    }
 }

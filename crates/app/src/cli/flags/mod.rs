@@ -11,7 +11,10 @@ use std::fmt::Display;
 
 pub use nearest::{did_you_mean, nearest};
 pub use parse::{FlagError, Rest, parse};
-pub use table::{ASKER, FLAGS, HELP, KEEP, LIVE, LOGGING, MODE, OTHER, OUTPUT, PACKET, RULES, SINCE, SOCKET};
+pub use table::{
+    ASKER, BUNDLE, FILE, FLAGS, HELP, KEEP, LISTEN, LIVE, LOGGING, MODE, OTHER, OUTPUT, PACKET, RULES, SINCE,
+    SOCKET, WATCH,
+};
 pub use typed::{Extra, Given, Typed, VersionFlag};
 
 use crate::config::values::{

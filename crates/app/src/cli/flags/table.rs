@@ -260,6 +260,40 @@ pub static SINCE: &[Flag] = flags! {
     }
 };
 
+/// Whether to go on showing.
+pub static WATCH: &[Flag] = flags! {
+    "What to do" {
+        * "watch" Bool(|t| &mut t.extra.watch)
+            "Go on, and show what changes.";
+    }
+};
+
+/// What was gathered on another node.
+pub static BUNDLE: &[Flag] = flags! {
+    "What to do" {
+        * "bundle" Path(|t| &mut t.extra.bundle)
+            "Read what 'ferry bundle' gathered on another node, in place of asking a daemon.";
+    }
+};
+
+/// Where to write.
+pub static FILE: &[Flag] = flags! {
+    "What to do" {
+        * "file" 'f' Path(|t| &mut t.extra.file)
+            "The file to write; it must not be there. By default ferry-bundle-TIME.tar here.";
+    }
+};
+
+/// Where pages are served.
+pub static LISTEN: &[Flag] = flags! {
+    "What to do" {
+        * "listen" HostPort(|t| &mut t.extra.listen)
+            "Where to serve the pages; port 0 lets the system choose.";
+        * "allow-remote" Bool(|t| &mut t.extra.allow_remote)
+            "Serve others than this machine too. There is no login: whoever reaches the address reads every service.";
+    }
+};
+
 /// What to compare with.
 pub static OTHER: &[Flag] = flags! {
     "What to do" {

@@ -18,6 +18,7 @@ use ferry_model::{Family, Plan, PortPlan};
 
 use super::handover::{self, Offering, Predecessor};
 use super::ruleset::Ingress;
+use crate::RelayedFlows;
 use crate::relay::{Relay, Settings};
 use crate::{Alarm, Applied, Backend, Error, Inspection, Traffic};
 use state::State;
@@ -174,6 +175,10 @@ impl Backend for Userspace {
 
     fn inspect(&mut self, _plan: &Plan, port: &PortPlan) -> Result<Inspection, Error> {
         lock(&self.state).inspect(port)
+    }
+
+    fn relayed(&self) -> Option<Vec<RelayedFlows>> {
+        Some(lock(&self.state).relayed())
     }
 
     fn notes(&self) -> Vec<String> {

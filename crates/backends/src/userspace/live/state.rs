@@ -16,6 +16,7 @@ use ferry_model::{
 use super::port::{Leaving, LivePort, Means};
 use super::rules::Rules;
 use super::{Options, RETRY_INTERVAL};
+use crate::RelayedFlows;
 use crate::relay::Relay;
 use crate::userspace::handover::Transfer;
 use crate::userspace::loopback::Loopback;
@@ -417,6 +418,22 @@ impl State {
             state.rules.inspect(port.family, &port.name.service, &mut found)?;
         }
         Ok(found)
+    }
+
+    /// Open connections and associations by endpoint.
+    pub(super) fn relayed(&self) -> Vec<RelayedFlows> {
+        let flows = |(family, port): (Family, &LivePort)| {
+            let name = port.rule.name.clone();
+            let open = port.port.balancer.open().into_iter();
+            open.map(move |(endpoint, open)| RelayedFlows {
+                family,
+                port: name.clone(),
+                endpoint,
+                open: open as u64,
+            })
+            .collect::<Vec<RelayedFlows>>()
+        };
+        self.ports().flat_map(flows).collect()
     }
 
     /// The table of doors, and what is draining.
