@@ -39,7 +39,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         };
         let second = pack(&program, Debian::Fetched, &again.path().join("artefacts"))?;
         same(&sums, &second)?;
-        println!("a second build gave the same bytes");
+        let what = match args.program {
+            Some(_) => "packing again",
+            None => "a second build",
+        };
+        println!("{what} gave the same bytes");
     }
     print!("{sums}");
     println!("in {}", out.display());

@@ -10,6 +10,7 @@ mod draining;
 mod facts;
 mod host;
 mod packets;
+mod privileges;
 mod scale;
 
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         cases::of(host::CASES, &[Share::NfTables]),
         cases::of(backend::CASES, &[Share::Legacy]),
         cases::of(draining::CASES, &[Share::Legacy]),
+        cases::of(privileges::CASES, &[Share::Legacy]),
         packets::recorded(),
     ];
     // Cases that watch the clock: in company an emulated machine is too slow for any promise.
