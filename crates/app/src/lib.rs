@@ -35,5 +35,6 @@ pub const KUBERNETES_VERSION: &str = "v1.36.4";
 
 /// Runs one invocation of the program, whatever it asks for, and returns its exit status.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    ferry_host::process::return_large_buffers();
     cli::run(args)
 }

@@ -191,6 +191,8 @@ impl Loop {
         if mail.first {
             self.listed = true;
             self.parts.board.change(|notice| notice.listed = true);
+            // What the start needed and the loop does not makes room for the first, large sync.
+            ferry_host::process::release_program_pages();
             self.plan(mail);
             self.request_all();
         } else if !mail.events.is_empty() || !mail.triggers.is_empty() {
@@ -320,6 +322,7 @@ impl Loop {
             && let Some(after_first_sync) = self.parts.after_first_sync.take()
         {
             after_first_sync();
+            ferry_host::process::release_program_pages();
         }
     }
 

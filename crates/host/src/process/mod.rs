@@ -8,7 +8,7 @@ mod memory;
 
 pub use again::{StandIn, is_stand_in, reap_stand_in, replace, stand_in};
 pub use child::{Attend, Limits, Ran, RunError, Unattended, end_children, run};
-pub use memory::release_free_memory;
+pub use memory::{release_free_memory, release_program_pages, return_large_buffers};
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
