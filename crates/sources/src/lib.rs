@@ -11,5 +11,5 @@ pub mod manifests;
 pub mod objects;
 
 pub use assemble::{
-    Change, ChangedObject, Counts, Kind, Mail, Mailbox, NodeState, ObjectId, Problem, Triggers,
+    Change, ChangedObject, Counts, Kind, Mail, Mailbox, NodeState, ObjectId, Problem, Trigger,
 };

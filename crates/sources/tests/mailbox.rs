@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ferry_model::{
     EndpointSlice, Event, Family, Node, ObjectRef, Service, ServiceName, Skipped, SliceName, Snapshot,
 };
-use ferry_sources::{Change, Kind, Mailbox, ObjectId};
+use ferry_sources::{Change, Kind, Mailbox, ObjectId, Trigger};
 use proptest::prelude::*;
 
 fn service(name: &str, cluster_ip: [u8; 4]) -> Change {
@@ -139,11 +139,18 @@ fn trigger_times_follow_the_slices() {
     let at = |seconds| start + Duration::from_secs(seconds);
     let a = ServiceName::new("ns", "a");
     let triggered = |name, time| Change {
-        trigger: Some((a.clone(), time)),
+        trigger: Some(Trigger {
+            service: a.clone(),
+            family: Some(Family::V4),
+            time,
+        }),
         ..slice(name, "a")
     };
     let mailbox = Mailbox::started_at(&[], start);
-    let times = || mailbox.take().triggers.remove(&a).unwrap_or_default();
+    let times = || -> Vec<SystemTime> {
+        let triggers = mailbox.take().triggers.into_iter();
+        triggers.map(|trigger| trigger.time).collect()
+    };
 
     mailbox.put(triggered("s", at(1)));
     assert_eq!(times(), [at(1)]);

@@ -14,7 +14,7 @@ mod vector;
 pub use build::{Build, architecture};
 pub use catalogue::Catalogue;
 use catalogue::Shown;
-pub use text::{Kind, Text};
+pub use text::{Exemplar, Format, Kind, Text};
 pub use vector::{
     Buckets, Count, Counters, Family, Gauges, Histograms, Level, ScrapedCounters, ScrapedGauges,
     ScrapedHistograms, Stability,
@@ -89,8 +89,8 @@ impl Metrics {
     }
 
     /// The body of `/metrics`.
-    pub fn text(&self) -> String {
-        let mut text = Text::default();
+    pub fn text(&self, format: Format) -> String {
+        let mut text = Text::new(format);
         // First, as some of them bring families up to date.
         for collector in self.collectors().iter() {
             collector(self, &mut text);
@@ -114,8 +114,8 @@ impl Metrics {
     }
 
     /// The body of `/metrics/slis`.
-    pub fn sli_text(&self) -> String {
-        let mut text = Text::default();
+    pub fn sli_text(&self, format: Format) -> String {
+        let mut text = Text::new(format);
         self.sli_state.write(&mut text);
         self.sli_checks.write(&mut text);
         process::write_start(self, &mut text);
@@ -153,7 +153,7 @@ mod tests {
     fn everything(mode: Mode) -> Vec<(String, String)> {
         let metrics = Metrics::new(mode, Build::default());
         metrics.touch_all();
-        declared(&metrics.text())
+        declared(&metrics.text(Format::Prometheus))
     }
 
     type Declared<'a> = &'a [(&'a str, &'a str)];
@@ -236,7 +236,7 @@ mod tests {
     fn buckets_are_upstreams() {
         let metrics = Metrics::new(Mode::named("nftables").unwrap(), Build::default());
         metrics.touch_all();
-        let text = metrics.text();
+        let text = metrics.text(Format::Prometheus);
         let bounds = |name: &str| -> Vec<String> {
             let prefix = format!("{name}_bucket{{ip_family=\"\",le=\"");
             let lines = text.lines().filter_map(|line| line.strip_prefix(&prefix));
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn process_and_build_are_told() {
-        let text = Metrics::new(Mode::named("nftables").unwrap(), Build::default()).text();
+        let text = Metrics::new(Mode::named("nftables").unwrap(), Build::default()).text(Format::Prometheus);
         for name in [
             "process_resident_memory_bytes",
             "process_start_time_seconds",
@@ -297,7 +297,7 @@ mod tests {
         metrics.touch_all();
         let mut family = String::new();
         let mut seen = std::collections::BTreeSet::new();
-        for line in metrics.text().lines() {
+        for line in metrics.text(Format::Prometheus).lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
                 family = rest.split(' ').next().unwrap().to_owned();
                 assert!(seen.insert(family.clone()), "{family} twice");

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::text::{Kind, Number, Text};
+use super::text::{Exemplar, Kind, Number, Text};
 
 /// One kind of value that a series can hold.
 pub trait Value: std::fmt::Debug + Clone + Send + Sync {
@@ -226,6 +226,8 @@ pub struct Buckets {
     /// Observations in each bucket alone; the last is beyond every bound.
     counts: Vec<u64>,
     sum: f64,
+    /// The last of those that came with a name, by bucket.
+    exemplars: BTreeMap<usize, Exemplar>,
 }
 
 impl Buckets {
@@ -235,6 +237,7 @@ impl Buckets {
             bounds: bounds.into(),
             counts,
             sum,
+            exemplars: BTreeMap::new(),
         }
     }
 
@@ -243,10 +246,12 @@ impl Buckets {
         self.counts.iter().sum()
     }
 
-    fn observe(&mut self, value: f64) {
+    /// Counts a value; tells in which bucket.
+    fn observe(&mut self, value: f64) -> usize {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket] += 1;
         self.sum += value;
+        bucket
     }
 }
 
@@ -257,11 +262,11 @@ impl Value for Buckets {
         let bucket = format!("{name}_bucket");
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         let mut total = 0;
-        for (bound, count) in bounds.zip(&self.counts) {
+        for (index, (bound, count)) in bounds.zip(&self.counts).enumerate() {
             total += count;
             let bound = Number(bound).to_string();
             let labels = labels.iter().copied().chain([("le", bound.as_str())]);
-            text.sample(&bucket, labels, total as f64);
+            text.example(&bucket, labels, total as f64, self.exemplars.get(&index));
         }
         text.sample(&format!("{name}_sum"), labels.iter().copied(), self.sum);
         text.sample(&format!("{name}_count"), labels.iter().copied(), total as f64);
@@ -346,7 +351,17 @@ impl Histograms {
 
     /// Observes a value.
     pub fn observe(&self, labels: &[&str], value: f64) {
-        self.update(labels, |buckets| buckets.observe(value));
+        self.update(labels, |buckets| {
+            buckets.observe(value);
+        });
+    }
+
+    /// Observes a value that stands as an example for its bucket until the next one.
+    pub fn observe_exemplar(&self, labels: &[&str], exemplar: Exemplar) {
+        self.update(labels, |buckets| {
+            let bucket = buckets.observe(exemplar.value);
+            buckets.exemplars.insert(bucket, exemplar);
+        });
     }
 
     /// Observes a duration in seconds.

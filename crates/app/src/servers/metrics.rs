@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use super::component::{Component, Rendered};
 use super::listen::{self, ListenError, Wildcard};
 use super::serve::{JSON, Reply, Server, TEXT, not_found, reply};
-use crate::metrics::Metrics;
+use crate::metrics::{Format, Metrics};
 use crate::modes::Mode;
 
 /// What the server shows beside the metrics.
@@ -64,12 +64,15 @@ async fn answer(request: Request<Incoming>, exposed: Arc<Exposed>) -> Reply {
             reply(StatusCode::OK, TEXT, "ok")
         }
         "/proxyMode" => reply(StatusCode::OK, TEXT, exposed.mode.as_str()),
-        "/metrics" => metrics(exposed).await,
+        "/metrics" => metrics(exposed, format(&head.headers)).await,
         "/metrics/slis" if head.method == Method::DELETE => {
             exposed.metrics.reset_slis();
             reply(StatusCode::OK, TEXT, "metrics reset\n")
         }
-        "/metrics/slis" => exposition(exposed.metrics.sli_text(), exposed.started),
+        "/metrics/slis" => {
+            let format = format(&head.headers);
+            exposition(exposed.metrics.sli_text(format), format, exposed.started)
+        }
         "/configz" => reply(StatusCode::OK, JSON, exposed.configz.clone()),
         "/flagz" if exposed.flagz => component(&head.headers, &Component::flagz(&exposed.flags)),
         "/statusz" if exposed.statusz => component(
@@ -108,20 +111,27 @@ fn health(query: &str, metrics: &Metrics) -> Reply {
 }
 
 /// Collectors may wait for the kernel or the loop, so they get a thread of their own.
-async fn metrics(exposed: Arc<Exposed>) -> Reply {
+async fn metrics(exposed: Arc<Exposed>, format: Format) -> Reply {
     let started = exposed.started;
-    match tokio::task::spawn_blocking(move || exposed.metrics.text()).await {
-        Ok(text) => exposition(text, started),
+    match tokio::task::spawn_blocking(move || exposed.metrics.text(format)).await {
+        Ok(text) => exposition(text, format, started),
         Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
     }
 }
 
-fn exposition(text: String, started: SystemTime) -> Reply {
-    let mut reply = reply(
-        StatusCode::OK,
-        "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
-        text,
-    );
+fn format(headers: &HeaderMap) -> Format {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+    Format::preferred(accept.unwrap_or_default())
+}
+
+fn exposition(text: String, format: Format, started: SystemTime) -> Reply {
+    let kind = match format {
+        Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
+        Format::OpenMetrics => {
+            "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"
+        }
+    };
+    let mut reply = reply(StatusCode::OK, kind, text);
     let headers = reply.headers_mut();
     headers.remove(http::header::X_CONTENT_TYPE_OPTIONS);
     let started = crate::clock::unix_seconds(started) as u64;

@@ -13,7 +13,7 @@ use super::metrics::{self, Exposed};
 use super::service_health::{ServiceHealth, Wanted};
 use crate::clock::Now;
 use crate::events::Recorder;
-use crate::metrics::{Build, Metrics};
+use crate::metrics::{Build, Format, Metrics};
 use crate::modes::Mode;
 
 struct Answer {
@@ -165,7 +165,7 @@ fn health_answers_with_upstreams_bodies() {
     let head = ask(server.address(), "HEAD", "/livez", "", "");
     assert_eq!((head.status, head.body.as_str()), (200, ""));
     assert_eq!(ask(server.address(), "POST", "/livez", "", "x").status, 200);
-    let text = metrics.text();
+    let text = metrics.text(Format::Prometheus);
     for line in [
         "kubeproxy_proxy_healthz_total{code=\"200\"} 1",
         "kubeproxy_proxy_healthz_total{code=\"503\"} 2",
@@ -266,6 +266,19 @@ fn the_metrics_server_has_upstreams_pages() {
                 .contains("\nkubeproxy_sync_proxy_rules_service_changes_total 0\n")
         );
     }
+
+    let open = ask(
+        at,
+        "GET",
+        "/metrics",
+        "Accept: application/openmetrics-text;version=1.0.0\r\n",
+        "",
+    );
+    assert_eq!(
+        open.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores")
+    );
+    assert!(open.body.ends_with("\n# EOF\n"), "{}", open.body);
 
     let slis = get(at, "/metrics/slis");
     assert_eq!(slis.header("process-start-time-unix"), Some("1794739671"));

@@ -244,11 +244,12 @@ impl Loop {
         self.parts.metrics.sync_phase.observe_duration(&["plan"], took);
         let change = self.remember(mail.first, &mail.objects, &update, &before, took);
         for family in self.families() {
-            let triggers = mail.triggers.iter().filter(|(name, _)| {
-                let service = self.parts.planner.plan().service(name);
-                service.is_some_and(|service| service.ports(family).next().is_some())
+            let triggers = mail.triggers.iter().filter(|trigger| {
+                let service = self.parts.planner.plan().service(&trigger.service);
+                trigger.family.is_none_or(|own| own == family)
+                    && service.is_some_and(|service| service.ports(family).next().is_some())
             });
-            let triggers: Vec<SystemTime> = triggers.flat_map(|(_, times)| times).copied().collect();
+            let triggers = triggers.map(|trigger| (trigger.service.clone(), trigger.time));
             let pending = self.pending.get_mut(family);
             if pending.note(family, &update, triggers) {
                 pending.changes =

@@ -11,6 +11,7 @@ use crate::bounded::bounded;
 use crate::clock::{Now, unix_seconds};
 use crate::events::Event;
 use crate::history::Sync;
+use crate::metrics::Exemplar;
 use crate::servers::service_health::Wanted;
 
 /// No more is kept of what a sync says.
@@ -62,9 +63,14 @@ impl Loop {
             .no_local_endpoints
             .set(&["external", family.as_str()], tally.no_local_external as f64);
         let pending = self.pending.get_mut(family);
-        for trigger in std::mem::take(&mut pending.triggers) {
+        for (service, trigger) in std::mem::take(&mut pending.triggers) {
             let latency = now.calendar.duration_since(trigger).unwrap_or_default();
-            metrics.network_programming.observe_duration(&labels, latency);
+            let exemplar = Exemplar {
+                label: ("service", service.as_str().to_owned()),
+                value: latency.as_secs_f64(),
+                at: now.calendar,
+            };
+            metrics.network_programming.observe_exemplar(&labels, exemplar);
         }
         let is_large = applied.full || self.pending.get(family).services.len() >= LARGE_CHANGE;
         self.check_service_health(family);

@@ -16,7 +16,8 @@ const MAX_TRIGGERS: usize = 10_000;
 pub(super) struct Pending {
     pub(super) services: BTreeSet<ServiceName>,
     pub(super) node_changed: bool,
-    pub(super) triggers: Vec<SystemTime>,
+    /// When endpoints of which service changed in the cluster.
+    pub(super) triggers: Vec<(ServiceName, SystemTime)>,
     pub(super) stale: Gathering,
     /// Endpoints of a UDP port changed, so flows were considered even if none can be stale.
     pub(super) udp_endpoints_changed: bool,
@@ -26,7 +27,12 @@ pub(super) struct Pending {
 
 impl Pending {
     /// Notes an update; tells whether it gives this family something to do.
-    pub(super) fn note(&mut self, family: Family, update: &Update, triggers: Vec<SystemTime>) -> bool {
+    pub(super) fn note(
+        &mut self,
+        family: Family,
+        update: &Update,
+        triggers: impl Iterator<Item = (ServiceName, SystemTime)>,
+    ) -> bool {
         let mut concerned = update.node_changed;
         self.node_changed |= update.node_changed;
         for replaced in &update.replaced {
@@ -40,8 +46,8 @@ impl Pending {
             let service = replaced.new.as_ref().or(replaced.old.as_ref());
             self.services.extend(service.map(|service| service.name.clone()));
         }
-        self.triggers.extend(triggers);
-        self.triggers.truncate(MAX_TRIGGERS);
+        let room = MAX_TRIGGERS.saturating_sub(self.triggers.len());
+        self.triggers.extend(triggers.take(room));
         concerned
     }
 }

@@ -12,12 +12,12 @@ use ferry_model::{
     Protocol, Service, ServiceName, ServicePort, ServiceType, SliceEndpoint, SliceName, SlicePort,
     TrafficPolicy, UdpFrontends,
 };
-use ferry_sources::{Change, Kind, Mailbox, ObjectId};
+use ferry_sources::{Change, Kind, Mailbox, ObjectId, Trigger};
 
 use super::{Board, Flows, Loop, Parts, Rhythm, Signal, Stop, Sweeper};
 use crate::events::Recorder;
 use crate::history::{History, What};
-use crate::metrics::{Build, Counters, Metrics};
+use crate::metrics::{Build, Counters, Format, Metrics};
 use crate::modes::Mode;
 use crate::servers::health::Health;
 use crate::servers::service_health::ServiceHealth;
@@ -234,8 +234,13 @@ impl Bench {
         let slice = slice(service, endpoint);
         let name = slice.name.clone();
         let service = slice.service.clone();
+        let family = Some(slice.family);
         let event = Fact::Slice(name.clone(), Some(Arc::new(slice)));
-        let trigger = trigger.map(|time| (service, time));
+        let trigger = trigger.map(|time| Trigger {
+            service,
+            family,
+            time,
+        });
         self.mailbox.put(Change {
             trigger,
             ..change(ObjectId::Slice(name), event)
@@ -486,7 +491,8 @@ fn a_backend_can_ask_to_be_called_again() {
 #[test]
 fn trigger_times_become_latencies_and_stale_flows_are_handed_over() {
     let bench = Bench::listed(QUICK);
-    bench.put(service("dns", &["10.0.0.10"], Protocol::Udp));
+    // Each family has slices of its own, and counts what they tell.
+    bench.put(service("dns", &["10.0.0.10", "fd00::10"], Protocol::Udp));
     bench.wait(|b| b.backend.of(Family::V4).len() == 2, "the service");
     let trigger = SystemTime::now() + Duration::from_millis(1);
     bench.put_slice("dns", "10.1.0.1", Some(trigger));
@@ -501,6 +507,9 @@ fn trigger_times_become_latencies_and_stale_flows_are_handed_over() {
         "the latency",
     );
     assert!(bench.metrics.network_programming.get(&["IPv6"]).is_none());
+    let text = bench.metrics.text(Format::OpenMetrics);
+    let bucket = r#"kubeproxy_network_programming_duration_seconds_bucket{ip_family="IPv4",le="0.25"} 1 # {service="ns/dns"} 0"#;
+    assert!(text.contains(bucket), "{text}");
     bench.wait(
         |b| b.flows.0.lock().unwrap().contains(&1),
         "flows that found no endpoint",
@@ -510,7 +519,7 @@ fn trigger_times_become_latencies_and_stale_flows_are_handed_over() {
         |b| b.flows.0.lock().unwrap().iter().sum::<usize>() >= 2,
         "flows of the endpoint that went",
     );
-    assert_eq!(bench.metrics.sync_duration.get(&["IPv6"]).unwrap().count(), 1);
+    assert_eq!(bench.metrics.sync_duration.get(&["IPv6"]).unwrap().count(), 2);
 }
 
 #[test]

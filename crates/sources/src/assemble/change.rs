@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use ferry_model::{Event, ObjectRef, ServiceName, Skipped, SliceName};
+use ferry_model::{Event, Family, ObjectRef, ServiceName, Skipped, SliceName};
 
 use super::Kind;
 use crate::bounded;
@@ -77,10 +77,19 @@ pub struct Change {
     pub events: Vec<Event>,
     /// All parts of the object that are not served; replaces what was said about the object before.
     pub skipped: Vec<Skipped>,
-    /// When the change happened in the cluster, for which service (slices only).
-    pub trigger: Option<(ServiceName, SystemTime)>,
+    /// When the change happened in the cluster (slices only).
+    pub trigger: Option<Trigger>,
     /// The object's resourceVersion, where it has one: a number, whose order is that of the changes.
     pub version: Option<u64>,
+}
+
+/// When the endpoints of a service changed in the cluster, as far as their object says so.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Trigger {
+    pub service: ServiceName,
+    /// Of the endpoints; `None` for an object that may hold those of both.
+    pub family: Option<Family>,
+    pub time: SystemTime,
 }
 
 impl Change {
@@ -107,7 +116,11 @@ impl Change {
                     None => SliceName::new(&slice.metadata.namespace, &slice.metadata.name),
                 };
                 let trigger = fact.as_ref().and_then(|fact| {
-                    convert::trigger_time(&slice.metadata).map(|time| (fact.service.clone(), time))
+                    Some(Trigger {
+                        service: fact.service.clone(),
+                        family: Some(fact.family),
+                        time: convert::trigger_time(&slice.metadata)?,
+                    })
                 });
                 let id = ObjectId::Slice(name.clone());
                 Change {
@@ -122,7 +135,11 @@ impl Change {
                 } = convert::endpoints(endpoints, interner);
                 let slices = if object.is_selected() { slices } else { Vec::new() };
                 let name = name_of(object);
-                let trigger = convert::trigger_time(&endpoints.metadata).map(|time| (name.clone(), time));
+                let trigger = convert::trigger_time(&endpoints.metadata).map(|time| Trigger {
+                    service: name.clone(),
+                    family: None,
+                    time,
+                });
                 let events = slices.into_iter().map(Event::from).collect();
                 Change {
                     id: ObjectId::Endpoints(name),

@@ -8,6 +8,6 @@ mod change;
 mod mailbox;
 mod state;
 
-pub use change::{Change, ObjectId};
+pub use change::{Change, ObjectId, Trigger};
 pub use mailbox::Mailbox;
-pub use state::{ChangedObject, Counts, Kind, Mail, NodeState, Problem, Triggers};
+pub use state::{ChangedObject, Counts, Kind, Mail, NodeState, Problem};

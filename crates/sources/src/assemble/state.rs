@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use ferry_model::{Event, Node, ServiceName, Skipped, SliceName};
 
-use super::change::{Change, ObjectId};
+use super::change::{Change, ObjectId, Trigger};
 
 /// An object that changes without end while no sync succeeds must not fill the memory with its trigger times.
 const TRIGGERS_PER_OBJECT: usize = 100;
@@ -34,9 +34,6 @@ impl Kind {
     }
 }
 
-/// Trigger times by service: when the changes happened that the next sync will bring into force.
-pub type Triggers = BTreeMap<ServiceName, Vec<SystemTime>>;
-
 /// What changed since the mailbox was last emptied.
 #[derive(Debug, Default)]
 pub struct Mail {
@@ -44,7 +41,8 @@ pub struct Mail {
     pub events: Vec<Event>,
     /// What is newly skipped, for the log and for events; [`super::Mailbox::skipped`] tells everything.
     pub skipped: Vec<Skipped>,
-    pub triggers: Triggers,
+    /// When the changes happened that the next sync will bring into force.
+    pub triggers: Vec<Trigger>,
     /// The objects that changed; none in the first mail, which holds everything.
     pub objects: Vec<ChangedObject>,
     /// This is the first mail: every kind has been listed, and it holds everything.
@@ -123,7 +121,7 @@ pub(super) struct State {
     /// Triggers before this moment tell about a change that another process has missed, not us.
     started: SystemTime,
     pending: HashMap<Key, Event>,
-    triggers: HashMap<ObjectId, (ServiceName, Vec<SystemTime>)>,
+    triggers: HashMap<ObjectId, Vec<Trigger>>,
     /// The objects behind what is pending, from the second mail on.
     objects: HashMap<ObjectId, ChangedObject>,
     skipped: BTreeMap<ObjectId, Vec<Skipped>>,
@@ -188,15 +186,16 @@ impl State {
         if change.is_delete() {
             self.triggers.remove(&change.id);
         }
-        let Some((service, time)) = change.trigger.as_ref().filter(|(_, time)| *time > self.started) else {
+        let Some(trigger) = change
+            .trigger
+            .as_ref()
+            .filter(|trigger| trigger.time > self.started)
+        else {
             return;
         };
-        let (_, times) = self
-            .triggers
-            .entry(change.id.clone())
-            .or_insert_with(|| (service.clone(), Vec::new()));
-        if times.len() < TRIGGERS_PER_OBJECT {
-            times.push(*time);
+        let triggers = self.triggers.entry(change.id.clone()).or_default();
+        if triggers.len() < TRIGGERS_PER_OBJECT {
+            triggers.push(trigger.clone());
         }
     }
 
@@ -263,13 +262,13 @@ impl State {
         }
     }
 
-    fn take_triggers(&mut self) -> Triggers {
-        let mut by_service = Triggers::new();
-        for (service, times) in std::mem::take(&mut self.triggers).into_values() {
-            by_service.entry(service).or_default().extend(times);
-        }
-        by_service.values_mut().for_each(|times| times.sort());
-        by_service
+    fn take_triggers(&mut self) -> Vec<Trigger> {
+        let mut triggers: Vec<Trigger> = std::mem::take(&mut self.triggers)
+            .into_values()
+            .flatten()
+            .collect();
+        triggers.sort();
+        triggers
     }
 
     pub(super) fn skipped(&self) -> Vec<Skipped> {
