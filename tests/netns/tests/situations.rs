@@ -50,3 +50,8 @@ fn a_foreign_drop_with_nftables() {
 fn a_foreign_drop_with_iptables() {
     holds(explain::foreign_drop(Iptables));
 }
+
+#[test]
+fn many_services_with_nftables() {
+    holds(explain::many_services(Nftables));
+}

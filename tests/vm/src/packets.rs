@@ -78,7 +78,7 @@ pub(crate) fn switch() -> RoomCase {
     }
 }
 
-/// Kubernetes' own cases in the mode that the host's kernel lacks, and those of a protocol that it lacks.
+/// What `ferry explain` says and Kubernetes' own cases in the mode that the host's kernel lacks, and those of a protocol that it lacks.
 pub(crate) fn sig_network() -> Vec<RoomCase> {
     let case = |name: &str, share, mode: Mode, run: fn(Mode) -> anyhow::Result<()>| RoomCase {
         name: format!("packets::{}::{name}", mode.as_str()),
@@ -91,6 +91,12 @@ pub(crate) fn sig_network() -> Vec<RoomCase> {
             &[Share::Legacy],
             Mode::Ipvs,
             table::sig_network::cases,
+        ),
+        case(
+            "explained",
+            &[Share::Legacy],
+            Mode::Ipvs,
+            table::explain::wrong_objects,
         ),
         case("sctp", &[Share::NfTables], Mode::Ipvs, table::sig_network::sctp),
         case(

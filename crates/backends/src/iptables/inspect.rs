@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use ferry_host::iptables::{Error, Flavour, Iptables, Saved, same};
-use ferry_model::PortPlan;
+use ferry_host::iptables::{Error, Flavour, Iptables, Saved, same, target};
+use ferry_host::nftables::{self, Client, Expr, Rule, Verdict};
+use ferry_model::{Family, PortPlan};
 
 use super::names::{SERVICES, Shared, Table};
 use super::port::Port;
@@ -27,6 +28,8 @@ pub(super) fn inspect(tool: &Iptables, port: &PortPlan, context: &Context<'_>) -
         tool,
         whole: (!single).then(|| Saved::parse(&saved)),
         read: HashMap::new(),
+        client: if single { Client::open().ok() } else { None },
+        shared: HashMap::new(),
         found: Inspection::default(),
     };
     let node = render_node(context);
@@ -44,7 +47,7 @@ pub(super) fn inspect(tool: &Iptables, port: &PortPlan, context: &Context<'_>) -
     }
     for shared in Shared::ALL {
         for rule in wanted.shared(shared) {
-            reader.rule(shared.table(), shared.chain(), rule)?;
+            reader.shared_rule(shared, rule, port.family)?;
         }
     }
     for chain in wanted.chains.iter() {
@@ -58,6 +61,8 @@ struct Reader<'a> {
     tool: &'a Iptables,
     whole: Option<Saved<'a>>,
     read: HashMap<(Table, String), Option<Vec<Line>>>,
+    client: Option<Client>,
+    shared: HashMap<Shared, Vec<(u64, Rule)>>,
     found: Inspection,
 }
 
@@ -89,6 +94,49 @@ impl Reader<'_> {
         Ok(lines.as_deref())
     }
 
+    /// A rule in a chain that all services share. With nft that chain is read from the kernel itself, which takes a
+    /// third of the time that the program takes for ten thousand services; its rules are told by comment and target.
+    fn shared_rule(&mut self, shared: Shared, rule: &str, family: Family) -> Result<(), Error> {
+        let (table, chain) = (shared.table(), shared.chain());
+        let Some(client) = &mut self.client else {
+            return self.rule(table, chain, rule);
+        };
+        let rules = match self.shared.entry(shared) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let number = match family {
+                    Family::V4 => nftables::Family::Ip.number(),
+                    Family::V6 => nftables::Family::Ip6.number(),
+                };
+                match client.rules(number, table.as_str(), chain) {
+                    Ok(rules) => entry.insert(rules),
+                    // The program says more about what is wrong.
+                    Err(_) => return self.rule(table, chain, rule),
+                }
+            }
+        };
+        let comment = comment(rule);
+        let to = target(rule).filter(|chain| chain.starts_with("KUBE-"));
+        let leads = |rule: &Rule| {
+            let jumps = |to: &str| {
+                let mut all = rule.expressions.iter();
+                all.any(|one| matches!(one, Expr::Verdict(Verdict::Jump(chain)) if **chain == *to))
+            };
+            to.is_none_or(jumps)
+        };
+        let found = rules
+            .iter()
+            .any(|(_, rule)| rule.comment.as_deref() == comment && leads(rule));
+        let presence = if found {
+            Presence::Present
+        } else {
+            Presence::Missing
+        };
+        self.found
+            .add(format!("-t {} -A {chain} {rule}", table.as_str()), presence);
+        Ok(())
+    }
+
     /// A rule that has to be somewhere in a chain.
     fn rule(&mut self, table: Table, chain: &str, rule: &str) -> Result<(), Error> {
         let lines = self.lines(table, chain)?.unwrap_or_default();
@@ -118,6 +166,15 @@ impl Reader<'_> {
         let what = format!("-t {} chain {chain} ({} rules)", table.as_str(), rules.len());
         self.found.add_counted(what, presence, packets);
         Ok(())
+    }
+}
+
+/// The comment of a rule that we write; one of a single word stands without quotes.
+fn comment(rule: &str) -> Option<&str> {
+    let (_, rest) = rule.split_once("--comment ")?;
+    match rest.strip_prefix('"') {
+        Some(quoted) => quoted.split('"').next(),
+        None => rest.split(' ').next(),
     }
 }
 
@@ -158,6 +215,13 @@ fn counted(line: &str, chain: &str) -> Option<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn comments_are_read_with_and_without_quotes() {
+        assert_eq!(comment("-m comment --comment \"a b\" -j X"), Some("a b"));
+        assert_eq!(comment("-m comment --comment a/b:c -m tcp -j X"), Some("a/b:c"));
+        assert_eq!(comment("-j X"), None);
+    }
 
     #[test]
     fn counters_are_taken_out_of_rules() {

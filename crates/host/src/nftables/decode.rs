@@ -52,9 +52,23 @@ pub(super) fn rule<'a>(message: &Message<'a>) -> Option<(&'a str, Rule)> {
             .flat_map(|list| list.nested())
             .map(|item| expression(item.nested()))
             .collect(),
-        comment: comment(all.get(attr::RULE_USERDATA)),
+        comment: comment(all.get(attr::RULE_USERDATA)).or_else(|| xt_comment(expressions?)),
     };
     Some((chain, rule))
+}
+
+/// The comment of a rule that iptables wrote, which is a match like any other.
+fn xt_comment(expressions: Attr<'_>) -> Option<std::sync::Arc<str>> {
+    let mut all = expressions.nested();
+    all.find_map(|item| {
+        let item = item.nested();
+        let text = |attrs: &Attrs<'_>, kind| attrs.get(kind)?.str().map(str::to_owned);
+        let body = item.get(attr::EXPR_BODY)?.nested();
+        let is_comment = text(&item, attr::EXPR_NAME)? == "match" && text(&body, XT_NAME)? == "comment";
+        is_comment
+            .then(|| body.get(XT_INFO)?.str().map(Into::into))
+            .flatten()
+    })
 }
 
 fn comment(attr: Option<Attr<'_>>) -> Option<std::sync::Arc<str>> {
@@ -159,8 +173,9 @@ fn verdict(all: Attrs<'_>) -> Option<Verdict> {
     Verdict::from_code(code, all.get(attr::VERDICT_CHAIN).and_then(|chain| chain.str()))
 }
 
-/// Name of an extension of iptables.
+/// Name of an extension of iptables, and what it knows.
 const XT_NAME: u16 = 1;
+const XT_INFO: u16 = 3;
 
 fn expression(all: Attrs<'_>) -> Expr {
     let name = all
