@@ -223,6 +223,7 @@ const FIELDS: &[Row] = &[
     ("ferry.manifests", "null", "/m", r#""/m""#, STRING),
     ("ferry.statusSocket", "null", "/s", r#""/s""#, STRING),
     ("ferry.trafficCounters", "null", "true", "true", BOOL),
+    ("ferry.holdNodePorts", "null", "true", "true", BOOL),
     ("ferry.kubeProxyRules", "null", "true", "true", BOOL),
     ("ferry.nftables.localhostNodePorts", "null", "true", "true", BOOL),
     ("ferry.userspace.bind", "null", "true", "true", BOOL),

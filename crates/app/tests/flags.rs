@@ -112,6 +112,7 @@ const OURS: &[Row] = &[
     ("manifests", "", "/d", "/d", true),
     ("status-socket", "/run/ferry/ferry.sock", "/s", "/s", true),
     ("traffic-counters", "false", "true", "true", true),
+    ("hold-node-ports", "false", "true", "true", true),
     ("kube-proxy-rules", "false", "true", "true", true),
     ("nftables-localhost-nodeports", "false", "true", "true", true),
     ("userspace-bind", "false", "true", "true", true),

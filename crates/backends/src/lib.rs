@@ -20,6 +20,7 @@ use ferry_model::{Family, Plan, PortName, PortPlan};
 
 pub use error::{Error, Retry, Step};
 pub use inspection::{Check, Inspection, Presence};
+pub use relay::hold as hold_port;
 
 /// How near a mode stays to what kube-proxy writes for the same packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

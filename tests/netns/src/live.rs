@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -330,6 +330,56 @@ pub(crate) fn conversations(stage: &Stage) -> Result<[Conversation; 4]> {
         talk("node", VIP)?,
         talk("client", VIP_V6)?,
     ])
+}
+
+/// Node ports, and external addresses that the node has, are kept from its processes (`--hold-node-ports`), and given back
+/// with their service. One that a process has already is told as an event, and the service is served.
+pub fn held_ports(mode: Mode) -> Result<()> {
+    let mut objects = vec![
+        objects::service("web", &[VIP]),
+        objects::slice("web", "IPv4", &[POD1]),
+    ];
+    objects[0]["spec"]["type"] = "NodePort".into();
+    objects[0]["spec"]["externalIPs"] = serde_json::json!(["198.51.100.10"]);
+    objects[0]["spec"]["ports"][0]["nodePort"] = 30080.into();
+    objects[0]["spec"]["ports"][1]["nodePort"] = 30081.into();
+    let args = [CLUSTER_CIDR.to_owned(), "--hold-node-ports".to_owned()];
+    let mut stage = Stage::without_proxy(mode, &args, &objects)?;
+    let process = stage
+        .network()
+        .node()
+        .run(|| UdpSocket::bind("192.0.2.10:30081"))??;
+    stage.start_proxy()?;
+    let replies =
+        stage
+            .network()
+            .replies(&[Probe::new("client", "192.0.2.10".parse()?, 30080, Proto::Tcp)])?;
+    ensure!(
+        replies.iter().flatten().all(|reply| reply.answer == Answer::Ok),
+        "{replies:?}"
+    );
+    let told = || {
+        let taken = |event: &Value| event["reason"] == "PortTaken";
+        stage.api().events().iter().filter(|event| taken(event)).count()
+    };
+    ensure!(
+        ferry_lab::wait_until(Duration::from_secs(10), || told() == 1),
+        "{} conflicts were told",
+        told()
+    );
+    let free = |stage: &Stage, at: &str| stage.network().node().run(|| TcpListener::bind(at).is_ok());
+    for at in ["192.0.2.10:30080", "198.51.100.10:80"] {
+        ensure!(!free(&stage, at)?, "{at} is not held");
+    }
+    drop(process);
+    stage.change(&[], &objects[..1])?;
+    for at in ["192.0.2.10:30080", "198.51.100.10:80"] {
+        ensure!(
+            ferry_lab::wait_until(Duration::from_secs(10), || free(&stage, at).unwrap_or(false)),
+            "{at} is still held"
+        );
+    }
+    stage.finish()
 }
 
 pub(crate) fn nothing_lost(traffic: Vec<(String, Vec<Shot>)>) -> Result<()> {

@@ -151,6 +151,8 @@ pub struct Settings {
     /// The local socket that `ferry status` asks; `None`: not served.
     pub status_socket: Option<PathBuf>,
     pub likeness: Likeness,
+    /// Keep services' ports from processes on this node.
+    pub hold_node_ports: bool,
     /// Per-service and per-endpoint connection counters in the metrics.
     pub traffic_counters: bool,
 

@@ -191,6 +191,7 @@ impl Completed {
             logging,
             status_socket: non_empty(&config.ferry.status_socket).map(PathBuf::from),
             likeness: likeness(config),
+            hold_node_ports: config.ferry.hold_node_ports,
             traffic_counters: config.ferry.traffic_counters,
             reported_version: crate::cli::reported_version(&typed.version).to_owned(),
             winkernel_source_vip: parse_ip(&config.winkernel.source_vip),

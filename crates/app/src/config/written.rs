@@ -193,6 +193,7 @@ sections! {
         status_socket: String = STATUS_SOCKET.to_owned(),
         traffic_counters: bool,
         kube_proxy_rules: bool,
+        hold_node_ports: bool,
         nftables: FerryNftables,
         userspace: FerryUserspace,
     }

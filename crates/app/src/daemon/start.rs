@@ -25,7 +25,7 @@ use crate::modes::{Conntrack, Mode};
 use crate::servers::health::Health;
 use crate::servers::service_health::ServiceHealth;
 use crate::status;
-use crate::sync::{Board, Loop, Parts, Signal, Stop, Sweeper};
+use crate::sync::{Board, HeldPorts, Loop, Parts, Signal, Stop, Sweeper};
 
 /// What exists once the Node is known and the platform is good.
 struct Prepared {
@@ -171,6 +171,8 @@ fn run(prepared: Prepared, started: SystemTime, runtime: &Handle) -> Result<Serv
     addresses::watch(Arc::clone(&signal))?;
     announce(settings.mode, &name, backend.mixed(), &recorder);
     let mode = settings.mode;
+    // Where traffic goes through sockets of ours, they hold the ports.
+    let holds_ports = settings.hold_node_ports && !mode.relays;
     if mode.relays {
         interrupts.relaying();
     }
@@ -183,6 +185,7 @@ fn run(prepared: Prepared, started: SystemTime, runtime: &Handle) -> Result<Serv
         rhythm: options::rhythm(&settings),
         health: Arc::clone(&health),
         sweeper: sweeper(mode, &metrics)?,
+        held_ports: holds_ports.then(|| HeldPorts::new(recorder.clone())),
         metrics,
         recorder: recorder.clone(),
         service_health: ServiceHealth::new(runtime.clone(), health, recorder, name),

@@ -96,6 +96,11 @@ impl Event {
         Self::of(&reasons::SERVICE_HEALTH_CHECK_FAILED, service, note)
     }
 
+    /// A port of a service could not be kept from processes on this node.
+    pub fn port_taken(service: &ServiceName, note: String) -> Self {
+        Self::of(&reasons::PORT_TAKEN, Regarding::Service(service.clone()), note)
+    }
+
     /// An object, or a part of it, is not served.
     pub fn not_served(node: &Arc<str>, skipped: &Skipped) -> Self {
         let regarding = match &skipped.object {

@@ -52,6 +52,9 @@ reasons! {
     SERVICE_HEALTH_CHECK_FAILED: "FailedToStartServiceHealthcheck" Warning "Listen", "Service",
         "The service's health-check node port is taken.",
         "Find out who has it (`ss -ltnp`); it is tried again after each sync.";
+    PORT_TAKEN: "PortTaken" Warning "Hold", "Service",
+        "A process of this node has a port that `--hold-node-ports` is to hold; the service is served all the same.",
+        "Find out who has it (`ss -lntup`) and move it: it gets no traffic. It is tried again with each sync.";
     NOT_SERVED: "NotServed" Warning "Plan", "Service, else Node",
         "An object, or a part of it, is not valid. At most 20 are told at a time; `ferry status` has all.",
         "Mend what the note names; the rest of the object is served.";

@@ -5,6 +5,7 @@
 
 mod board;
 mod conntrack;
+mod held_ports;
 mod outcome;
 mod pacer;
 mod pending;
@@ -17,6 +18,7 @@ mod tests;
 
 pub use board::{Board, FamilyNotice, Notice};
 pub use conntrack::{Flows, Sweeper, Work};
+pub use held_ports::HeldPorts;
 pub use pacer::{Pacer, Rhythm};
 pub use signal::{Question, Signal, Stop};
 
@@ -60,6 +62,8 @@ pub struct Parts {
     pub recorder: Recorder,
     /// The health-check node ports.
     pub service_health: ServiceHealth,
+    /// Keeps services' ports from processes on this node, where that was asked for.
+    pub held_ports: Option<HeldPorts>,
     /// Removes stale flows, where the mode needs it.
     pub sweeper: Option<Sweeper>,
     /// Where the state is told.
@@ -327,10 +331,24 @@ impl Loop {
         }
     }
 
+    /// Before rules take the traffic, so that a conflict is told in time.
+    fn hold_ports(&mut self, family: Family) {
+        let Some(held) = &mut self.parts.held_ports else {
+            return;
+        };
+        let (plan, pending) = (self.parts.planner.plan(), self.pending.get(family));
+        if pending.node_changed {
+            held.follow(plan, family, plan.services().map(|service| &service.name));
+        } else {
+            held.follow(plan, family, &pending.services);
+        }
+    }
+
     fn sync(&mut self, family: Family) {
         self.parts
             .board
             .change(|notice| notice.syncing = Some((family, SystemTime::now())));
+        self.hold_ports(family);
         let start = Instant::now();
         let outcome = self.parts.backend.apply(self.parts.planner.plan(), family);
         let took = start.elapsed();

@@ -182,6 +182,7 @@ impl Bench {
                 recorder,
                 "node-1".into(),
             ),
+            held_ports: None,
             sweeper: Some(Sweeper::start(flows.clone(), Arc::clone(&metrics)).unwrap()),
             board: Arc::clone(&board),
             history: Arc::clone(&history),

@@ -36,7 +36,8 @@ use workers::Workers;
 
 pub(crate) use access::{Access, Home};
 pub(crate) use balancer::Pools;
-pub(crate) use sockets::{Listening, adopt, hold, listen, set_filter};
+pub use sockets::hold;
+pub(crate) use sockets::{Listening, adopt, listen, set_filter};
 pub(crate) use udp::SessionRecord;
 
 /// Files for a hundred thousand connections.

@@ -105,7 +105,7 @@ pub(super) fn tune_tcp(socket: &Socket) -> io::Result<()> {
 /// A TCP socket that is bound but does not listen does that, once it no longer agrees to share its address. A UDP socket
 /// does it when it is connected to nobody in particular: it takes no datagram of anybody else, so the kernel answers
 /// that the port is unreachable.
-pub(crate) fn hold(protocol: ferry_model::Protocol, address: SocketAddr) -> io::Result<OwnedFd> {
+pub fn hold(protocol: ferry_model::Protocol, address: SocketAddr) -> io::Result<OwnedFd> {
     match protocol {
         ferry_model::Protocol::Tcp => {
             let socket = new(address, Type::STREAM)?;

@@ -105,6 +105,8 @@ pub static FLAGS: &[Flag] = flags! {
             "How the names of the pods' interfaces begin (InterfaceNamePrefix).";
         - "nodeport-addresses" List(|t| &mut t.config.node_port_addresses)
             "Answer node ports only on addresses in these CIDRs, or only on the node's 'primary' addresses. Unset: all addresses (nftables mode: primary).";
+        * "hold-node-ports" Bool(|t| &mut t.config.ferry.hold_node_ports)
+            "Bind node ports, and external addresses that this node has, so that no process can; conflicts are told as events. Every mode but userspace, which has them anyway.";
         * "kube-proxy-rules" Bool(|t| &mut t.config.ferry.kube_proxy_rules)
             "Refuse and masquerade by kube-proxy's rules to the letter, with the waits they cause; every mode but userspace.";
     }
