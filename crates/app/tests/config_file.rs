@@ -225,6 +225,7 @@ const FIELDS: &[Row] = &[
     ("ferry.trafficCounters", "null", "true", "true", BOOL),
     ("ferry.holdNodePorts", "null", "true", "true", BOOL),
     ("ferry.kubeProxyRules", "null", "true", "true", BOOL),
+    ("ferry.nftables.fastPath", "null", "true", "true", BOOL),
     ("ferry.nftables.localhostNodePorts", "null", "true", "true", BOOL),
     ("ferry.userspace.bind", "null", "true", "true", BOOL),
     ("ferry.userspace.portRange", "null", "1-2", r#""1-2""#, STRING),

@@ -114,6 +114,7 @@ const OURS: &[Row] = &[
     ("traffic-counters", "false", "true", "true", true),
     ("hold-node-ports", "false", "true", "true", true),
     ("kube-proxy-rules", "false", "true", "true", true),
+    ("nftables-fast-path", "false", "true", "true", true),
     ("nftables-localhost-nodeports", "false", "true", "true", true),
     ("userspace-bind", "false", "true", "true", true),
     ("proxy-port-range", "", "300-400", "300-400", true),

@@ -332,6 +332,70 @@ pub(crate) fn conversations(stage: &Stage) -> Result<[Conversation; 4]> {
     ])
 }
 
+/// The fast path where the kernel has flowtables; where it has none, everything works without, and the log says why.
+pub fn fast_path(mode: Mode) -> Result<()> {
+    let probe = Namespace::new("flowtables")?;
+    let table = "add table ip t; add flowtable ip t f { hook ingress priority 0; devices = { lo }; }";
+    if probe.sh(&format!("nft '{table}'")).is_ok() {
+        return fast_path_carries(mode);
+    }
+    let mut stage = Stage::up(
+        mode,
+        &FAST_PATH.map(str::to_owned),
+        &dual_stack_service(&[POD1], &[POD1_V6]),
+    )?;
+    settle(&stage, &Answer::Ok)?;
+    let log = stage.proxy()?.tail();
+    ensure!(log.contains("no fast path"), "nothing is said:\n{log}");
+    stage.finish()
+}
+
+const FAST_PATH: [&str; 2] = [CLUSTER_CIDR, "--nftables-fast-path"];
+
+/// Long connections leave the rule path and live on when their endpoint and their service go; a device that comes later
+/// joins. Needs a kernel with flowtables.
+pub fn fast_path_carries(mode: Mode) -> Result<()> {
+    let objects = dual_stack_service(&[POD1, RPOD1], &[POD1_V6]);
+    let mut stage = Stage::up(mode, &FAST_PATH.map(str::to_owned), &objects)?;
+    settle(&stage, &Answer::Ok)?;
+    let talks = conversations(&stage)?;
+    let traffic = streams(&stage, Some(PATIENT))?;
+    // The node's own connection is not forwarded; of the others each is marked once.
+    let carried = |stage: &Stage| {
+        let flows = stage.network().node().sh("cat /proc/net/nf_conntrack");
+        flows.unwrap_or_default().matches("[OFFLOAD]").count()
+    };
+    ensure!(
+        ferry_lab::wait_until(Duration::from_secs(20), || carried(&stage) >= 3),
+        "{} connections are on the fast path\n{}",
+        carried(&stage),
+        stage.log()
+    );
+    stage.network().node().ip("link add late type dummy")?;
+    let joined = || {
+        let listed = stage.network().node().sh("nft list flowtables");
+        listed.unwrap_or_default().matches("late").count() == 2
+    };
+    ensure!(
+        ferry_lab::wait_until(Duration::from_secs(20), joined),
+        "a new device did not join\n{}",
+        stage.log()
+    );
+    stage.change(&slices(&[RPOD2], &[RPOD1_V6]), &[])?;
+    std::thread::sleep(patience(Duration::from_millis(300)));
+    for (name, shots) in stop(traffic)? {
+        let excused = excused(mode, &name, &shots, 1);
+        let lost = shots.iter().find(|shot| !shot.is_ok() && !excused(shot));
+        ensure!(lost.is_none(), "{name}: {lost:?}");
+    }
+    stage.change(&[], &objects)?;
+    settle(&stage, &Answer::Timeout)?;
+    for talk in talks {
+        ensure!(talk.stop()? > 50, "a connection was hardly used");
+    }
+    stage.finish()
+}
+
 /// Node ports, and external addresses that the node has, are kept from its processes (`--hold-node-ports`), and given back
 /// with their service. One that a process has already is told as an event, and the service is served.
 pub fn held_ports(mode: Mode) -> Result<()> {

@@ -44,7 +44,7 @@ mod nftables {
             nodeport_udp session_affinity terminating topology_zones udp_before_endpoints udp_stale_endpoint
             watch_interrupted
         }
-        live { affinity flush held_ports no_endpoint_one_endpoint refused_at_once restart scaling short_connections }
+        live { affinity fast_path flush held_ports no_endpoint_one_endpoint refused_at_once restart scaling short_connections }
     }
 }
 

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         cases::of(scale::CASES, &[Share::Legacy]),
         packets::live(),
         packets::sig_network(),
-        vec![packets::switch()],
+        vec![packets::switch(), packets::fast_path()],
     ];
     let rooms = [
         Room {

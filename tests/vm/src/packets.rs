@@ -114,6 +114,15 @@ pub(crate) fn sig_network() -> Vec<RoomCase> {
     ]
 }
 
+/// Flowtables, which not every kernel has.
+pub(crate) fn fast_path() -> RoomCase {
+    RoomCase {
+        name: "packets::nftables::fast_path".to_owned(),
+        shares: &[Share::NfTables],
+        run: Box::new(|| table::live::fast_path_carries(Mode::Nftables).unwrap()),
+    }
+}
+
 pub(crate) fn live() -> Vec<RoomCase> {
     let case = |mode: Mode, (name, case): Live| RoomCase {
         name: format!("packets::{}::{name}", mode.as_str()),

@@ -96,6 +96,8 @@ pub struct Nftables {
     pub masquerade_bit: u8,
     /// Answer node ports on 127.0.0.1 and ::1 (ours; kube-proxy cannot).
     pub localhost_node_ports: bool,
+    /// Let a flowtable carry long TCP connections.
+    pub fast_path: bool,
 }
 
 /// Settings of userspace mode alone.

@@ -276,6 +276,7 @@ fn nftables(config: &Config, f: &mut Faults) -> Nftables {
     Nftables {
         masquerade_bit: f.mark_bit("KubeProxyNFTablesConfiguration.MasqueradeBit", bit),
         localhost_node_ports: config.ferry.nftables.localhost_node_ports,
+        fast_path: config.ferry.nftables.fast_path,
     }
 }
 

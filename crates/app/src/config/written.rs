@@ -201,6 +201,7 @@ sections! {
     /// `ferry.nftables`
     "FerryNftables" FerryNftables {
         localhost_node_ports: bool,
+        fast_path: bool,
     }
 
     /// `ferry.userspace`

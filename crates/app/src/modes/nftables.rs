@@ -70,6 +70,7 @@ fn options(settings: &Settings) -> Options {
     Options {
         masquerade_bit: settings.nftables.masquerade_bit,
         likeness: settings.likeness,
+        fast_path: settings.nftables.fast_path,
         counters: settings.traffic_counters,
         check_kernel: std::env::var_os(SKIP_KERNEL_CHECK).is_none_or(|value| value.is_empty()),
     }

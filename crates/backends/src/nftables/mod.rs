@@ -1,10 +1,11 @@
 //! The nftables mode: maps, not chains. A service is a handful of elements in shared maps; chains exist by the size
 //! of a pool, not by service; only services with session affinity have chains of their own.
-//! May touch the tables `kube-proxy` of the families `ip` and `ip6`, through [`ferry_host::nftables`].
+//! May touch the tables `kube-proxy` and `ferry-fast-path` of the families `ip` and `ip6`, through [`ferry_host::nftables`].
 //! Always holds: one `apply` is one transaction, what is right already is not touched, and work follows the change.
 
 mod compile;
 mod diff;
+mod fast_path;
 mod image;
 mod inspect;
 mod known;
@@ -27,6 +28,7 @@ use ferry_model::{Family, PerFamily, Plan, PortPlan};
 pub use names::TABLE;
 
 use crate::{Alarm, Applied, Backend, Error, Inspection, Likeness, Repair, Retry, Step, Traffic};
+use fast_path::FastPath;
 use known::Known;
 use localhost::Relays;
 use ops::Ops;
@@ -44,6 +46,8 @@ pub struct Options {
     /// Whether elements count new connections. Costs kernel memory: a counter for each CPU in each element.
     pub counters: bool,
     pub likeness: Likeness,
+    /// Whether long TCP connections that the node forwards leave the rule path.
+    pub fast_path: bool,
     /// Whether to refuse a kernel on which rules of this kind are known to fail.
     pub check_kernel: bool,
 }
@@ -57,6 +61,7 @@ impl Default for Options {
             masquerade_bit: 14,
             counters: false,
             likeness: Likeness::default(),
+            fast_path: false,
             check_kernel: true,
         }
     }
@@ -84,6 +89,7 @@ pub struct Nftables {
     families: PerFamily<FamilyState>,
     sysctls: Sysctls,
     relays: Relays,
+    fast_path: Option<FastPath>,
     /// The last transaction that is known to have left our tables as they should be.
     generation: Option<u32>,
 }
@@ -116,9 +122,14 @@ impl Nftables {
         let mut client = Client::open().map_err(Error::opening(ATTEMPT))?;
         client.generation().map_err(Error::opening(ATTEMPT))?;
         let monitor = Monitor::open(names::TABLE).map_err(Error::opening(ATTEMPT))?;
+        let fast_path = options
+            .fast_path
+            .then(|| FastPath::open(alarm.clone()))
+            .transpose()?;
         Ok(Self {
             options,
             alarm,
+            fast_path,
             client,
             monitor: Some(monitor),
             watch: None,
@@ -252,6 +263,21 @@ impl Nftables {
         }
     }
 
+    /// Writes the fast path after everything was looked at or when devices came, or removes what another process left.
+    fn fast_path(&mut self, family: nft::Family, full: bool, warnings: &mut Vec<String>) {
+        match &mut self.fast_path {
+            Some(fast_path) if full || fast_path.is_due(family) => {
+                warnings.extend(fast_path.write(&mut self.client, family));
+            }
+            None if full => {
+                let removed = self.client.delete_table(family, names::FAST_PATH);
+                let told = |error| format!("the fast path of another process stays: {error}");
+                warnings.extend(removed.err().map(told));
+            }
+            Some(_) | None => {}
+        }
+    }
+
     /// Starts to watch, once.
     fn watch(&mut self, warnings: &mut Vec<String>) {
         let Some(monitor) = self.monitor.take() else {
@@ -281,6 +307,7 @@ impl Backend for Nftables {
         let mut warnings = Vec::new();
         self.watch(&mut warnings);
         self.open_localhost(plan, family, &mut warnings);
+        self.fast_path(context.family, full, &mut warnings);
         // What was heard up to our own transaction was looked at with everything else; what came later was not.
         let heeded = || {
             self.watch
@@ -328,9 +355,11 @@ impl Backend for Nftables {
         self.families = PerFamily::default();
         for family in [nft::Family::Ip, nft::Family::Ip6] {
             let attempt = format!("delete table {} {}", family.as_str(), names::TABLE);
-            self.client
-                .delete_table(family, names::TABLE)
-                .map_err(Error::writing(attempt))?;
+            for table in [names::TABLE, names::FAST_PATH] {
+                self.client
+                    .delete_table(family, table)
+                    .map_err(Error::writing(attempt.clone()))?;
+            }
         }
         Ok(())
     }

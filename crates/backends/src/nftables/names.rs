@@ -9,6 +9,8 @@ use super::ruleset::Name;
 
 /// Our table: the name that kube-proxy uses, so that one of the two never works beside the other.
 pub const TABLE: &str = "kube-proxy";
+/// The table of the fast path, and its flowtable.
+pub(super) const FAST_PATH: &str = "ferry-fast-path";
 pub(super) const TABLE_COMMENT: &str = "rules for kube-proxy";
 
 pub(super) const CLUSTER_IPS: &str = "cluster-ips";

@@ -27,6 +27,13 @@ pub(super) const SET_DATA_LEN: u16 = 7;
 pub(super) const SET_ID: u16 = 10;
 pub(super) const SET_USERDATA: u16 = 13;
 pub(super) const SET_EXPR: u16 = 17;
+pub(super) const FLOWTABLE_TABLE: u16 = 1;
+pub(super) const FLOWTABLE_NAME: u16 = 2;
+pub(super) const FLOWTABLE_HOOK: u16 = 3;
+pub(super) const FLOWTABLE_HOOK_NUMBER: u16 = 1;
+pub(super) const FLOWTABLE_HOOK_PRIORITY: u16 = 2;
+pub(super) const FLOWTABLE_HOOK_DEVICES: u16 = 3;
+pub(super) const DEVICE_NAME: u16 = 1;
 pub(super) const ELEMENTS_TABLE: u16 = 1;
 pub(super) const ELEMENTS_SET: u16 = 2;
 pub(super) const ELEMENTS_LIST: u16 = 3;
@@ -124,6 +131,18 @@ pub(super) mod masq {
 pub(super) mod reject {
     pub(in super::super) const TYPE: u16 = 1;
     pub(in super::super) const ICMP_CODE: u16 = 2;
+}
+
+pub(super) mod byteorder {
+    pub(in super::super) const FROM: u16 = 1;
+    pub(in super::super) const TO: u16 = 2;
+    pub(in super::super) const OP: u16 = 3;
+    pub(in super::super) const LENGTH: u16 = 4;
+    pub(in super::super) const SIZE: u16 = 5;
+}
+
+pub(super) mod flow {
+    pub(in super::super) const TABLE: u16 = 1;
 }
 
 pub(super) mod dynset {

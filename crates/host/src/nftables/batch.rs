@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::bytes::Key;
 use super::set::{Element, SetDecl};
-use super::{ChainDecl, Family, Rule, SUBSYSTEM, attr, msg, userdata};
+use super::{ChainDecl, Family, Flowtable, Rule, SUBSYSTEM, attr, msg, userdata};
 use crate::netlink::{Refusal, Writer, attrs};
 
 const BATCH_BEGIN: u16 = 16;
@@ -19,6 +19,8 @@ const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
 /// A list's length is 16 bits; this leaves room for the largest element.
 const LIST_BYTES: usize = 60_000;
 const POLICY_ACCEPT: u32 = 1;
+/// The hook of a device.
+const INGRESS: u32 = 0;
 
 /// What a message of a transaction is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,7 @@ pub enum Object {
         index: usize,
     },
     Set(Arc<str>),
+    Flowtable(Arc<str>),
     /// Elements of a set; the one to blame, where the kernel tells.
     Elements {
         set: Arc<str>,
@@ -46,6 +49,7 @@ impl fmt::Display for Object {
             Self::Chain(name) => write!(f, "chain {name}"),
             Self::Rule { chain, index } => write!(f, "rule {index} of chain {chain}"),
             Self::Set(name) => write!(f, "set {name}"),
+            Self::Flowtable(name) => write!(f, "flowtable {name}"),
             Self::Elements { set, key: Some(key) } => write!(f, "element {key:?} of set {set}"),
             Self::Elements { set, key: None } => write!(f, "elements of set {set}"),
         }
@@ -193,6 +197,24 @@ impl Batch {
                 }
             });
         }
+    }
+
+    /// Makes a flowtable, or adds devices to the one that is there.
+    pub fn add_flowtable(&mut self, flowtable: &Flowtable) {
+        let table = self.table.clone();
+        let object = Object::Flowtable(Arc::clone(&flowtable.name));
+        self.put(msg::NEW_FLOWTABLE, CREATE, object, |w| {
+            w.str(attr::FLOWTABLE_TABLE, &table);
+            w.str(attr::FLOWTABLE_NAME, &flowtable.name);
+            w.nest(attr::FLOWTABLE_HOOK, |w| {
+                w.be32(attr::FLOWTABLE_HOOK_NUMBER, INGRESS);
+                w.be32(attr::FLOWTABLE_HOOK_PRIORITY, flowtable.priority as u32);
+                w.nest(attr::FLOWTABLE_HOOK_DEVICES, |w| {
+                    let devices = flowtable.devices.iter();
+                    devices.for_each(|device| w.str(attr::DEVICE_NAME, device));
+                });
+            });
+        });
     }
 
     pub fn add_set(&mut self, set: &SetDecl) {

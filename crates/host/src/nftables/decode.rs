@@ -2,7 +2,8 @@
 //! never an error: others may write into our table what they like, we only have to notice.
 
 use super::attr::{
-    bitwise, cmp, ct, dynset, fib, immediate, lookup, masq, meta, nat, numgen, payload, reject,
+    bitwise, byteorder, cmp, ct, dynset, fib, flow, immediate, lookup, masq, meta, nat, numgen, payload,
+    reject,
 };
 use super::bytes::{Data, Key};
 use super::client::Counter;
@@ -257,6 +258,10 @@ impl<'a> Body<'a> {
                 code::REJECT_TCP_RESET => Some(Expr::Reset),
                 _ => None,
             },
+            "byteorder" => self.to_network_order(),
+            "flow_offload" => Some(Expr::Offload {
+                flowtable: self.text(flow::TABLE)?,
+            }),
             "dynset" => self.dynset(),
             _ => None,
         }
@@ -318,6 +323,17 @@ impl<'a> Body<'a> {
         let plain = self.number(masq::PORT).is_none() && flags & !code::MASQUERADE_FULLY_RANDOM == 0;
         plain.then_some(Expr::Masquerade {
             fully_random: flags != 0,
+        })
+    }
+
+    fn to_network_order(&self) -> Option<Expr> {
+        let length = self.number(byteorder::LENGTH)?;
+        let whole =
+            self.number(byteorder::OP)? == code::TO_NETWORK && self.number(byteorder::SIZE)? == length;
+        whole.then_some(Expr::ToNetworkOrder {
+            from: self.register(byteorder::FROM)?,
+            to: self.register(byteorder::TO)?,
+            length: length.try_into().ok()?,
         })
     }
 

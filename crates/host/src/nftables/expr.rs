@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::attr::{
-    self, bitwise, cmp, ct, dynset, fib, immediate, lookup, masq, meta, nat, numgen, payload, reject,
+    self, bitwise, byteorder, cmp, ct, dynset, fib, flow, immediate, lookup, masq, meta, nat, numgen,
+    payload, reject,
 };
 use crate::netlink::Writer;
 
@@ -117,6 +118,8 @@ impl MetaKey {
 pub enum CtKey {
     State,
     Status,
+    /// Of both directions together, 64 bits.
+    Packets,
 }
 
 impl CtKey {
@@ -124,11 +127,12 @@ impl CtKey {
         match self {
             Self::State => 0,
             Self::Status => 2,
+            Self::Packets => 14,
         }
     }
 
     pub(super) fn from_number(number: u32) -> Option<Self> {
-        [Self::State, Self::Status]
+        [Self::State, Self::Status, Self::Packets]
             .into_iter()
             .find(|key| key.number() == number)
     }
@@ -159,6 +163,8 @@ impl PayloadBase {
 pub enum Op {
     Equal,
     NotEqual,
+    /// Of values in network order.
+    Greater,
 }
 
 impl Op {
@@ -166,11 +172,12 @@ impl Op {
         match self {
             Self::Equal => 0,
             Self::NotEqual => 1,
+            Self::Greater => 4,
         }
     }
 
     pub(super) fn from_number(number: u32) -> Option<Self> {
-        [Self::Equal, Self::NotEqual]
+        [Self::Equal, Self::NotEqual, Self::Greater]
             .into_iter()
             .find(|op| op.number() == number)
     }
@@ -278,6 +285,16 @@ pub enum Expr {
     },
     /// A TCP reset.
     Reset,
+    /// One number, `length` bytes long, from the host's order to the network's.
+    ToNetworkOrder {
+        from: Register,
+        to: Register,
+        length: u8,
+    },
+    /// Lets a flowtable carry the connection from here on.
+    Offload {
+        flowtable: Arc<str>,
+    },
     /// Adds the key with its data, or makes the one that is there live on with what it has, for a time in milliseconds.
     Update {
         set: Arc<str>,
@@ -299,6 +316,7 @@ pub enum Expr {
 pub(super) mod code {
     pub(in super::super) const NAT_TYPE_DNAT: u32 = 1;
     pub(in super::super) const MASQUERADE_FULLY_RANDOM: u32 = 1 << 4;
+    pub(in super::super) const TO_NETWORK: u32 = 1;
     pub(in super::super) const REJECT_ICMP: u32 = 0;
     pub(in super::super) const REJECT_TCP_RESET: u32 = 1;
     pub(in super::super) const FIB_RESULT_TYPE: u32 = 3;
@@ -323,6 +341,8 @@ impl Expr {
             Self::Dnat { .. } => "nat",
             Self::Masquerade { .. } => "masq",
             Self::Reject { .. } | Self::Reset => "reject",
+            Self::ToNetworkOrder { .. } => "byteorder",
+            Self::Offload { .. } => "flow_offload",
             Self::Update { .. } | Self::Forget { .. } => "dynset",
             Self::Unknown(name) => name,
         }
@@ -415,6 +435,16 @@ impl Expr {
                 w.be32(reject::TYPE, code::REJECT_TCP_RESET);
                 w.u8(reject::ICMP_CODE, 0);
             }
+            Self::ToNetworkOrder { from, to, length } => {
+                numbers(
+                    w,
+                    [(byteorder::FROM, from.number()), (byteorder::TO, to.number())],
+                );
+                let length = u32::from(*length);
+                w.be32(byteorder::OP, code::TO_NETWORK);
+                numbers(w, [(byteorder::LENGTH, length), (byteorder::SIZE, length)]);
+            }
+            Self::Offload { flowtable } => w.str(flow::TABLE, flowtable),
             Self::Update {
                 set,
                 key,

@@ -64,6 +64,16 @@ pub struct ChainDecl {
     pub comment: Option<Arc<str>>,
 }
 
+/// Where connections go that rules have seen enough of: packets that come in by one of its devices are carried on as the
+/// connection's were before, and meet no rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flowtable {
+    pub name: Arc<str>,
+    pub priority: i32,
+    /// Names of interfaces. Those that it has already stay, those that are gone have left it by themselves.
+    pub devices: Vec<Arc<str>>,
+}
+
 /// How a base chain hangs in the packets' path. The policy is always to accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BaseChain {
@@ -155,6 +165,7 @@ mod msg {
     pub(super) const DEL_ELEMENT: u16 = 14;
     pub(super) const NEW_GENERATION: u16 = 15;
     pub(super) const GET_GENERATION: u16 = 16;
+    pub(super) const NEW_FLOWTABLE: u16 = 22;
 }
 
 /// Reads it as everything that the kernel may send here.

@@ -37,6 +37,7 @@ fn loads(expression: &Expr, loaded: &HashMap<u8, String>) -> Option<(u8, String)
             match key {
                 CtKey::State => "ct state".into(),
                 CtKey::Status => "ct status".into(),
+                CtKey::Packets => "ct packets".into(),
             },
         ),
         Expr::FibType { flags, to } => (
@@ -51,6 +52,7 @@ fn loads(expression: &Expr, loaded: &HashMap<u8, String>) -> Option<(u8, String)
             let what = loaded.get(&from.0).map_or("?", String::as_str);
             (to.0, format!("{what} & {}", hex(mask)))
         }
+        Expr::ToNetworkOrder { from, to, .. } => (to.0, loaded.get(&from.0)?.clone()),
         Expr::Load { to, data } => (to.0, hex(data)),
         Expr::LookupData { set, to, .. } => (to.0, format!("@{set}")),
         _ => return None,
@@ -65,6 +67,7 @@ fn says(expression: &Expr, loaded: &HashMap<u8, String>) -> String {
             let not = match op {
                 Op::Equal => "",
                 Op::NotEqual => "!= ",
+                Op::Greater => "> ",
             };
             format!("{what} {not}{}", value(what, data))
         }
@@ -77,6 +80,8 @@ fn says(expression: &Expr, loaded: &HashMap<u8, String>) -> String {
         Expr::Dnat { address, .. } => format!("dnat to {}", of(address.0)),
         Expr::Masquerade { .. } => "masquerade".into(),
         Expr::Reject { .. } => "reject".into(),
+        Expr::Reset => "reject with tcp reset".into(),
+        Expr::Offload { flowtable } => format!("flow add @{flowtable}"),
         Expr::Update { set, .. } => format!("update @{set}"),
         Expr::Verdict(verdict) => match verdict {
             Verdict::Accept => "accept".into(),

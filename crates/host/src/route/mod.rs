@@ -8,7 +8,7 @@ mod monitor;
 mod wiring;
 
 pub use lookup::{Neighbour, Way};
-pub use monitor::{Change, Monitor};
+pub use monitor::{Change, LinkMonitor, Monitor};
 
 use std::net::IpAddr;
 
@@ -84,7 +84,7 @@ pub enum Error {
         source: netlink::Error,
     },
     /// Notifications could not be subscribed to or read.
-    #[error("watching the node's addresses: {0}")]
+    #[error("watching the node's interfaces and addresses: {0}")]
     Watch(#[source] netlink::Error),
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Error, NEW_ADDRESS, parse_address};
 use crate::netlink::{Bus, Socket, Wait, messages};
 
+const GROUP_LINK: u32 = 1;
 const GROUP_IPV4_ADDRESS: u32 = 5;
 const GROUP_IPV6_ADDRESS: u32 = 9;
 
@@ -70,6 +71,36 @@ impl Monitor {
             }
             if !changes.is_empty() {
                 wait = Wait::No;
+            }
+        }
+    }
+}
+
+/// Tells when interfaces of this network namespace come, go or change.
+#[derive(Debug)]
+pub struct LinkMonitor {
+    socket: Socket,
+}
+
+impl LinkMonitor {
+    /// Starts listening: every change after this call is reported.
+    pub fn open() -> Result<Self, Error> {
+        let mut socket = Socket::open(Bus::Route).map_err(Error::Open)?;
+        socket.subscribe(GROUP_LINK).map_err(Error::Watch)?;
+        Ok(Self { socket })
+    }
+
+    /// Whether something happened, waiting for it at most this long; what happens in a row is one thing.
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
+        self.socket.set_timeout(Some(timeout)).map_err(Error::Watch)?;
+        let mut heard = false;
+        loop {
+            let wait = if heard { Wait::No } else { Wait::ForTimeout };
+            match self.socket.receive(wait) {
+                Ok(None) => return Ok(heard),
+                Ok(Some(_)) => heard = true,
+                Err(error) if error.errno() == Some(libc::ENOBUFS) => heard = true,
+                Err(error) => return Err(Error::Watch(error)),
             }
         }
     }

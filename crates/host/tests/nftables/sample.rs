@@ -323,6 +323,23 @@ fn base_rules() -> Vec<Expected> {
         ),
         (
             "filter-output",
+            rule(&[
+                Expr::Ct {
+                    key: CtKey::Packets,
+                    to: R0,
+                },
+                Expr::ToNetworkOrder {
+                    from: R0,
+                    to: R0,
+                    length: 8,
+                },
+                compare(Op::Greater, &20u64.to_be_bytes()),
+                Expr::Verdict(Verdict::Return),
+            ]),
+            "ct packets > 20 return",
+        ),
+        (
+            "filter-output",
             rule(&[saddr(4), lookup("ranges", true), Expr::Verdict(Verdict::Drop)]),
             "ip saddr != @ranges drop",
         ),

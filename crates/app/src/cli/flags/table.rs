@@ -141,6 +141,8 @@ pub static FLAGS: &[Flag] = flags! {
     "nftables mode" {
         * "nftables-localhost-nodeports" Bool(|t| &mut t.config.ferry.nftables.localhost_node_ports)
             "Answer node ports on 127.0.0.1 and ::1.";
+        * "nftables-fast-path" Bool(|t| &mut t.config.ferry.nftables.fast_path)
+            "Let the kernel's flowtable carry long TCP connections to services past all rules.";
     }
     "userspace mode" {
         * "userspace-bind" Bool(|t| &mut t.config.ferry.userspace.bind)
