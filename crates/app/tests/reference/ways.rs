@@ -23,7 +23,7 @@ pub(crate) const WAYS: [(&str, &[Station]); 4] = [
                 &[
                     "`nat-prerouting`",
                     "`services`",
-                    "map `service-ips`",
+                    "map `frontends`",
                     "map `endpoints`",
                     "dnat",
                 ],
