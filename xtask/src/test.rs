@@ -121,6 +121,7 @@ fn packets(rest: &[String]) -> Result<()> {
         "situations",
         "--test",
         "faults",
+        "--no-fail-fast",
     ];
     shell::run(shell::cargo().args(tests).args(["--", PACKET_THREADS]).args(rest))
 }
