@@ -110,7 +110,7 @@ fn two_thousand_services_go_in_chunks() {
         let hosts = ["10.1.0.1", "10.1.0.2"];
         let applied =
             node.update((0..2000).flat_map(|at| [endpoints(&plain(at), &hosts, ""), add(plain(at))]));
-        assert_eq!(applied[0].tables[1].total, 5 + 2000 * 8);
+        assert_eq!(applied[0].tables[1].total, 6 + 2000 * 8);
         let saved = node.run("iptables-save", "-t nat");
         assert_eq!(saved.matches("\n:KUBE-SVC-").count(), 2000);
         assert_eq!(saved.matches("\n-A KUBE-SERVICES ").count(), 2001);
