@@ -77,7 +77,7 @@ pub fn cases(mode: Mode) -> Result<()> {
         run.octet += 1;
         case(&mut run).with_context(|| format!("{name}, {}", mode.as_str()))?;
         let made = std::mem::take(&mut run.made);
-        run.stage.change(&[], &made)?;
+        run.stage.api().delete(&made)?;
     }
     run.stage.finish()
 }
@@ -138,18 +138,19 @@ impl Run {
         objects::slice(&self.name(), "IPv4", endpoints)
     }
 
-    /// Changes the cluster; what is left at the end of the case is removed.
+    /// Changes the cluster; what is left at the end of the case is removed. Nobody waits for a sync: every question is asked
+    /// until it is answered as it should be.
     fn apply(&mut self, objects: &[Value]) -> Result<()> {
         let identity = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
         for object in objects {
             self.made.retain(|made| identity(made) != identity(object));
             self.made.push(object.clone());
         }
-        self.stage.change(objects, &[])
+        self.stage.api().apply(objects.iter().cloned())
     }
 
     fn delete(&mut self, object: &Value) -> Result<()> {
-        self.stage.change(&[], std::slice::from_ref(object))
+        self.stage.api().delete(std::slice::from_ref(object))
     }
 
     fn probe(&self, from: &str, port: u16, proto: Proto) -> Result<Probe> {

@@ -143,11 +143,11 @@ pub(crate) fn choose(args: &Args) -> Result<Engine> {
     let what = match engine {
         Engine::UserMode => {
             "QEMU runs the cases that need nf_tables, user-mode-linux those with the older kind of iptables; \
-             about 8 minutes on two cores"
+             about 11 minutes on two cores"
         }
         Engine::Qemu => {
             "QEMU runs all cases, in two guests, those with the older kind of iptables too; \
-             about 20 minutes on two cores"
+             about 25 minutes on two cores"
         }
     };
     println!("vm: {what} ({why})");
